@@ -66,7 +66,7 @@ def up(
         ),
     ] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Broker setting; may be repeated.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Broker setting; may be repeated. No secrets.")
     ] = None,
     registry: Annotated[bool, typer.Option("--registry", help="Start a schema registry too.")] = False,
     audit: Annotated[
@@ -152,9 +152,11 @@ def plan_cluster(root: Path, options: LocalOptions) -> ClusterPlan:
     from pipeline.cli.broker import read_broker_settings
     from pipeline.cli.child_services import ServiceUnit, ZooKeeperUnit
     from pipeline.cli.secured.local_security import JAAS_KEY, LocalSecurity
+    from pipeline.cli.secured.shown_secrets import refuse_shown_secrets
     from pipeline.coordination.embedded import ZooKeeperProcess
     from pipeline.processes import free_port
 
+    refuse_shown_secrets(options.settings)
     if options.port + options.brokers - 1 > MAX_PORT:
         raise ConfigurationError("--port", f"{options.port} leaves too few ports for {options.brokers} brokers")
     zookeeper_port = _choose_port(ZOOKEEPER_PORT, options)

@@ -66,7 +66,8 @@ def up(
         ),
     ] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Broker setting; may be repeated. No secrets.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Broker setting; may be repeated. No secrets."),
     ] = None,
     registry: Annotated[bool, typer.Option("--registry", help="Start a schema registry too.")] = False,
     audit: Annotated[

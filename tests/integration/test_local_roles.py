@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.audit.counting.lives import open_audited_producer
 from pipeline.audit.counting.load_rows import CommittedCounts, load_report
 from pipeline.audit.counting.publisher import publish_reports
 from pipeline.audit.events.tiers import Tier
@@ -138,14 +139,22 @@ def register(registry: ServiceUnit, schema: Path) -> None:
     assert json.loads(done.stdout)["id"] == 1
 
 
-async def test_loads_plan_read_and_report_with_the_rights_of_their_user(
+async def test_producers_are_audited_and_loads_plan_read_and_report_with_the_rights_of_their_users(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All that a load asks of brokers, without Spark: what to read, the records, and its report to the audit."""
     caplog.set_level(logging.INFO, "kafka.authorizer.logger")
-    async with site.opened("hub", "app") as app:
+    async with site.opened("hub", "broker") as broker:
+        await publish_reports(broker, [], clock=wall_clock, rng=randomness())  # brokers create the topic _audit
+    async with (
+        site.opened("hub", "app") as app,
+        open_audited_producer(
+            app, ProducerConfig(), datacenter="hub", host="frontend", clock=wall_clock, rng=randomness()
+        ) as producer,
+    ):
         await create_topics(app, [NewTopic(name="clicks", partitions=2)])
-        await publish(app, "clicks")
+        for number in range(RECORDS):
+            await producer.send("clicks", b"%d" % number)
     settings = {**site.contact("hub", "load"), "topic": "clicks", "root": f"file://{site.directory}/lake",
                 "value.format": "binary"}  # fmt: skip
     config = LoadsConfig.from_settings(settings, {})

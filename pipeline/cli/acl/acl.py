@@ -27,10 +27,12 @@ app = typer.Typer(no_args_is_help=True, help="Access control lists: who may do w
 Names = list[str] | None
 HEADINGS = ["RESOURCE", "NAME", "PATTERN", "PERMISSION", "PRINCIPAL", "HOST", "OPERATION"]
 
-Topics = Annotated[Names, typer.Option("--topic", help="A topic, or '*' for all; may be repeated.")]
-Groups = Annotated[Names, typer.Option("--group", help="A consumer group, or '*' for all; may be repeated.")]
+Topics = Annotated[Names, typer.Option("--topic", metavar="TOPIC", help="A topic, or '*' for all; may be repeated.")]
+Groups = Annotated[
+    Names, typer.Option("--group", metavar="GROUP", help="A consumer group, or '*' for all; may be repeated.")
+]
 TransactionalIds = Annotated[
-    Names, typer.Option("--transactional-id", help="A transactional id, or '*' for all; may be repeated.")
+    Names, typer.Option("--transactional-id", metavar="ID", help="A transactional id, or '*' for all; may be repeated.")
 ]
 OfCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
 AllowPrincipals = Annotated[
@@ -46,7 +48,10 @@ DenyHosts = Annotated[
     Names, typer.Option("--deny-host", metavar="IP", help="Address from which the denied users come. Default: any.")
 ]
 Operations = Annotated[
-    Names, typer.Option("--operation", help="Read, Write, Create, Delete, Alter, Describe, ...; may be repeated.")
+    Names,
+    typer.Option(
+        "--operation", metavar="NAME", help="Read, Write, Create, Delete, Alter, Describe, ...; may be repeated."
+    ),
 ]
 Producer = Annotated[bool, typer.Option("--producer", help="All that a producer needs on --topic.")]
 Consumer = Annotated[bool, typer.Option("--consumer", help="All that a consumer needs on --topic and --group.")]

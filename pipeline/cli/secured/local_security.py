@@ -102,32 +102,18 @@ class LocalSecurity:
     async def seed(self, zookeeper: CoordinationClient, rng: Random) -> None:
         """Write the users that a cluster lacks, and their ACLs. Raises CoordinationError, ConfigurationError."""
         for user in LOCAL_USERS:
-            if not await self._seed_user(zookeeper, user, rng):
+            path = user_path(user)
+            found = await zookeeper.get_or_none(path)
+            settings = {} if found is None else decode_config(path, found.data)
+            if MECHANISM.value in settings:
                 continue
             rules: defaultdict[AclPattern, set[AclRule]] = defaultdict(set)
             for pattern, rule in acls_of(user):
                 rules[pattern].add(rule)
             for pattern, added in rules.items():
                 await _add_rules(zookeeper, pattern, added)
-
-    async def _seed_user(self, zookeeper: CoordinationClient, user: str, rng: Random) -> bool:
-        """Write the credential of a user, unless there is one. True if it was written."""
-        path = user_path(user)
-        is_new = False
-
-        def decide(found: NodeValue | None) -> bytes | None:
-            nonlocal is_new
-            settings = {} if found is None else dict(decode_config(path, found.data))
-            is_new = MECHANISM.value not in settings
-            if not is_new:
-                return None
-            salt = rng.randbytes(SALT_BYTES)
-            salted = salted_password(MECHANISM, self._password(user), salt, MIN_ITERATIONS)
-            credential = ScramCredential.of_salted_password(MECHANISM, salted, salt, MIN_ITERATIONS)
-            return encode_config({**settings, MECHANISM.value: credential.encode()})
-
-        await update(zookeeper, path, decide)
-        return is_new
+            # last, so that a start that was interrupted begins this user again
+            await _add_credential(zookeeper, path, self._password(user), rng)
 
     def _place_of_password(self, user: str) -> str:
         return f"${{file:{self.client_file(user)}:sasl.password}}"
@@ -182,3 +168,15 @@ async def _add_rules(zookeeper: CoordinationClient, pattern: AclPattern, added: 
         return None if added <= known else encode_rules(known | added)
 
     await update(zookeeper, pattern.path, decide)
+
+
+async def _add_credential(zookeeper: CoordinationClient, path: str, password: str, rng: Random) -> None:
+    salt = rng.randbytes(SALT_BYTES)
+    salted = salted_password(MECHANISM, password, salt, MIN_ITERATIONS)
+    credential = ScramCredential.of_salted_password(MECHANISM, salted, salt, MIN_ITERATIONS)
+
+    def decide(found: NodeValue | None) -> bytes:
+        settings = {} if found is None else decode_config(path, found.data)
+        return encode_config({**settings, MECHANISM.value: credential.encode()})
+
+    await update(zookeeper, path, decide)

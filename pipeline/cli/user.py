@@ -9,7 +9,7 @@ import typer
 
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, randomness
-from pipeline.cli.terminal.passwords import PasswordFile, PasswordVariable, read_new_password
+from pipeline.cli.terminal.passwords import PasswordFile, PasswordVariable, read_new_password, require_one_form
 from pipeline.client.admin.scram_users import (
     UserScramCredential,
     alter_user_scram_credentials,
@@ -60,6 +60,7 @@ def create(
     """
     if user.startswith(PRINCIPAL_PREFIX):
         raise ConfigurationError("USER", f"is a name alone, without {PRINCIPAL_PREFIX}, which only ACLs have before it")
+    require_one_form("USER", user)
     kinds = _kinds(mechanism)
     password = read_new_password(password_file, password_env)
 

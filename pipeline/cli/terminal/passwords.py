@@ -76,7 +76,14 @@ def _checked(key: str, password: str) -> Secret:
         raise ConfigurationError(key, "holds no password")
     if len(password.encode()) > MAX_PASSWORD_BYTES:
         raise ConfigurationError(key, f"holds more than {MAX_PASSWORD_BYTES} bytes")
-    # Some clients send the text as it is, others its normal form after RFC 4013.
-    if not password.isprintable() or unicodedata.normalize("NFKC", password) != password:
-        raise ConfigurationError(key, "holds line ends, control characters, or letters that Unicode has in two forms")
+    require_one_form(key, password)
     return Secret(password)
+
+
+def require_one_form(key: str, text: str) -> None:
+    """Raise ConfigurationError unless all clients send the text alike.
+
+    Some send a name or password as it is, others its normal form after RFC 4013.
+    """
+    if not text.isprintable() or unicodedata.normalize("NFKC", text) != text:
+        raise ConfigurationError(key, "holds line ends, control characters, or letters that Unicode has in two forms")

@@ -60,18 +60,19 @@ class Answers:
         self._kept: OrderedDict[str, _Answer] = OrderedDict()
         self._kept_bytes = 0
 
-    async def respond(self, request: Request, make: Callable[[], MakeDocument]) -> Response:
+    async def respond(self, request: Request, make: Callable[[], MakeDocument], *, reads_ledger: bool) -> Response:
         """Answer a GET request with the document that `make()` makes of a judgement.
 
-        `make` reads the parameters; it raises QuestionError.
+        `make` reads the parameters; it raises QuestionError. `reads_ledger`: False if the judgement has all that the
+        document says.
         """
         with trio.move_on_after(ANSWER_TIMEOUT_S):
-            return await respond_errors(lambda: self._respond(request, make()))
+            return await respond_errors(lambda: self._respond(request, make(), reads_ledger))
         return json_refusal(503, f"no answer within {ANSWER_TIMEOUT_S:.0f} s: the audit is busy")
 
-    async def _respond(self, request: Request, make: MakeDocument) -> Response:
+    async def _respond(self, request: Request, make: MakeDocument, reads_ledger: bool) -> Response:
         key = request.url.path + "?" + request.url.query
-        answer = await self._answer(key, make)
+        answer = await self._answer(key, make, reads_ledger)
         headers = {**HEADERS, "ETag": answer.etag, TIME_HEADER: str(answer.judged_ms), "Vary": "Accept-Encoding"}
         if answer.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
@@ -80,11 +81,13 @@ class Answers:
             return Response(answer.compressed, media_type="application/json", headers=headers)
         return Response(answer.body, media_type="application/json", headers=headers)
 
-    async def _answer(self, key: str, make: MakeDocument) -> _Answer:
+    async def _answer(self, key: str, make: MakeDocument, reads_ledger: bool) -> _Answer:
         judged = await self._judgements.current()
         known = self._kept.get(key)
         if known is None or known.number != judged.number:
-            judged, document = await self._judgements.ask(lambda judged: (judged, make(judged)))
+            judged, document = await self._judgements.ask(
+                lambda judged: (judged, make(judged)), reads_ledger=reads_ledger
+            )
             known = await trio.to_thread.run_sync(_encode, document, judged, known)
             self._keep(key, known)
         self._kept.move_to_end(key)

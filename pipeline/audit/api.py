@@ -99,17 +99,19 @@ class AuditApi:
     def routes(self) -> list[BaseRoute]:
         """Return the routes of the documents."""
         return [
-            Route("/v1/report", self._serve(self._report)),
-            Route("/v1/status", self._serve(self._status)),
+            Route("/v1/report", self._serve(self._report, reads_ledger=False)),
+            Route("/v1/status", self._serve(self._status, reads_ledger=False)),
             Route("/v1/flow", self._serve(self._flow)),
             Route("/v1/latency", self._serve(self._latency)),
             Route("/v1/hours/{topic}/{hour}", self._serve(self._partitions)),
             Route("/v1/explain/{topic}/{hour}", self._explain),
         ]
 
-    def _serve(self, make: Callable[[Request], MakeDocument]) -> Callable[[Request], Awaitable[Response]]:
+    def _serve(
+        self, make: Callable[[Request], MakeDocument], *, reads_ledger: bool = True
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
-            return await self._answers.respond(request, partial(make, request))
+            return await self._answers.respond(request, partial(make, request), reads_ledger=reads_ledger)
 
         return serve
 

@@ -39,6 +39,7 @@ class AuditMetrics(MetricSource):
         number = 0
         while True:
             with suppress(NoJudgementError):  # logged, and seen by the time of the last judgement
+                await self._judgements.current(INTERVAL_S)  # so that questions until the next turn find one
                 await self._judgements.ask(partial(self._renew, with_latencies=number % LATENCY_INTERVALS == 0))
             number += 1
             await trio.sleep(INTERVAL_S)

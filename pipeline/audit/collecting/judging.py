@@ -98,24 +98,30 @@ class Judgements:
         """Return why the last judgement failed; None if it did not."""
         return self._trouble
 
-    async def current(self) -> Judged:
-        """Return a judgement that is not too old (invariant A). Raises NoJudgementError."""
-        asked_s = trio.current_time()
-        async with self._turn:
-            if self.latest is None or self._is_too_old(self.latest, asked_s):
-                self.latest = await self._judge_now()
-            return self.latest
+    async def current(self, ahead_s: float = 0.0) -> Judged:
+        """Return a judgement that is not too old, nor will be in `ahead_s` (invariant A). Raises NoJudgementError."""
+        at_s = trio.current_time() + ahead_s
+        if self.latest is None or self._is_too_old(self.latest, at_s):
+            async with self._turn:
+                if self.latest is None or self._is_too_old(self.latest, at_s):
+                    self.latest = await self._judge_now()
+        return self.latest
 
     def _is_too_old(self, judged: Judged, asked_s: float) -> bool:
-        """True if the judgement must not be shown to somebody who asked at this time (invariant A)."""
+        """True if the judgement must not be shown to somebody who asks at this time (invariant A)."""
         if judged.began_s < asked_s - _greatest_age_s(judged):
             return True
         return any(judged.clusters[name].read_to_ms is None for name in self._collector.read_to_ms)
 
-    async def ask(self, question: Callable[[Judged], Result]) -> Result:
-        """Return the answer of a judgement to a question, which is asked in a thread. Raises NoJudgementError."""
+    async def ask(self, question: Callable[[Judged], Result], *, reads_ledger: bool = True) -> Result:
+        """Return the answer of a judgement to a question, which is asked in a thread. Raises NoJudgementError.
+
+        A question that does not read the ledger waits for nobody who changes it, or makes the next judgement.
+        """
         judged = await self.current()
-        async with self._collector.turn:  # verdicts read the ledger
+        if not reads_ledger:
+            return await trio.to_thread.run_sync(question, judged)
+        async with self._collector.turn:
             return await trio.to_thread.run_sync(question, judged)
 
     async def _judge_now(self) -> Judged:

@@ -237,7 +237,8 @@ def _of_ways(expectations: Expectations) -> tuple[object, ...]:
 class Judgement:
     """Verdicts on all topics and hours at one time. Later judgements leave it as it is.
 
-    Only `partitions_of` reads the ledger again, which must not change meanwhile.
+    Only `partitions_of` reads the ledger again, which must not change meanwhile. The others read its names of topics,
+    which only become more.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """The documents of the audit over HTTP, of real counts: what they say, what they refuse, what polling costs."""
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,9 +12,10 @@ import trio
 import trio.testing
 
 from pipeline.audit.api import DAY_MS
-from pipeline.audit.collecting.judging import FIRST_READING_S, MAX_AGE_S, STALE_S
+from pipeline.audit.collecting.judging import FIRST_READING_S, GREATEST_AGE_S, MAX_AGE_S, STALE_S
 from pipeline.audit.events.report import LatencyCounts
 from pipeline.audit.events.tiers import Tier
+from pipeline.audit.judgement.judge import Judge, Judgement
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, OffsetSpan, Witness
 from pipeline.cli.audit.rendering import render
 from pipeline.errors import NetworkError
@@ -94,6 +96,29 @@ async def test_documents_of_one_judgement_show_the_same_progress_of_reading(
         assert (status["judged_ms"], status["clusters"]) == (report["judged_ms"], report["clusters"])
         mock_clock.jump(MAX_AGE_S * 2)
         assert (await document(client, "/v1/status"))["clusters"]["hub"]["error"] == "gone"
+
+
+async def test_reports_are_answered_while_the_next_judgement_is_made(
+    site: AuditSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end, judge = threading.Event(), threading.Event(), Judge.judge
+
+    def judge_slowly(*arguments: Any) -> Judgement:
+        began.set()
+        assert may_end.wait(60)
+        return judge(*arguments)
+
+    async with site.asked() as client, trio.open_nursery() as nursery:
+        report = await document(client, "/v1/report")
+        monkeypatch.setattr(Judge, "judge", judge_slowly)
+        nursery.start_soon(site.judgements.current, GREATEST_AGE_S)
+        try:
+            await trio.to_thread.run_sync(began.wait, 60)
+            with trio.fail_after(30):
+                status = await document(client, "/v1/status")
+        finally:
+            may_end.set()
+        assert (status["judged_ms"], status["verdict"]) == (report["judged_ms"], "exact")
 
 
 async def test_no_judgement_from_before_a_cluster_was_read_is_shown_once_it_was() -> None:

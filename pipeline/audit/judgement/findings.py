@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -12,12 +13,17 @@ from pipeline.audit.judgement.edges import Edge
 from pipeline.audit.judgement.explaining import explained
 from pipeline.audit.judgement.hour_cells import HourCells
 from pipeline.audit.judgement.missing_words import producer_witness
-from pipeline.audit.judgement.sentences import sentence
+from pipeline.audit.judgement.sentences import number_text, records_text, sentence
 from pipeline.audit.judgement.silent_producers import may_have_written
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, OffsetSpan, Status, Witness
 from pipeline.audit.judgement.ways import is_among
+from pipeline.audit.ledger.keys import Int64s
 from pipeline.audit.ledger.position_table import NEVER_MS
+
+MAX_WAITING: Final = 20
+"""Partitions of a topic and stage with a finding of their own for records under way or a silent counter; the next one
+stands for all others. When a cluster is away, hours have such findings for each partition."""
 
 _KINDS = {
     Status.MISSING: DiscrepancyKind.MISSING,
@@ -47,6 +53,7 @@ def findings_of(hour: HourCells, over: Collection[int]) -> dict[int, list[Findin
         places = np.flatnonzero(suspect)
         if not len(places):
             continue
+        places, others = _bounded(hour, edge, places)
         suspects = [_suspect(hour, edge, place) for place in places.tolist()]
         suspects = explained(hour, edge, suspects, _explain)
         for each in _misplaced(suspects):
@@ -54,8 +61,32 @@ def findings_of(hour: HourCells, over: Collection[int]) -> dict[int, list[Findin
             finding = each.finding
             if finding.status is Status.PENDING and hour.late(topic) is not None:
                 finding = replace(finding, kind=DiscrepancyKind.LATE)
-            found[topic].append(replace(finding, text=sentence(finding, each.remark)))
+            text = sentence(finding, each.remark)
+            if each.place in others:
+                number, records = others[each.place]
+                text += f"; the same is true of {number_text(number, 'more partition')}, with {records_text(records)}"
+                finding = replace(finding, records=finding.records + records)
+            found[topic].append(replace(finding, text=text))
     return found
+
+
+def _bounded(hour: HourCells, edge: Edge, places: Int64s) -> tuple[Int64s, dict[int, tuple[int, int]]]:
+    """Return the places that have findings, and the number and records of the others that a place stands for."""
+    compared = edge.compared
+    waits = (compared.codes[places] == code_of(Status.PENDING)) | (compared.remarks[places] == Remark.SILENT)
+    if edge.at.stage.tier == "consumed" or np.count_nonzero(waits) <= MAX_WAITING:
+        return places, {}
+    waiting = np.flatnonzero(waits)
+    topics = hour.topics[places[waiting]]
+    starts = np.flatnonzero(np.concatenate([[True], topics[1:] != topics[:-1]]))
+    sizes = np.diff(np.append(starts, len(topics)))
+    ranks = np.arange(len(topics)) - np.repeat(starts, sizes)
+    others = {}
+    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        if size > MAX_WAITING + 1:
+            left = places[waiting[start + MAX_WAITING + 1 : start + size]]
+            others[int(places[waiting[start + MAX_WAITING]])] = len(left), int(compared.records[left].sum())
+    return np.delete(places, waiting[ranks > MAX_WAITING]), others
 
 
 def _suspect(hour: HourCells, edge: Edge, place: int) -> _Suspect:

@@ -352,6 +352,8 @@ def _status(verdict: TopicHour | None, findings: Sequence[Finding], codes: Seque
     """Return the status of a partition: that of its differences, or of the hour if a witness is missing."""
     worst = {finding.status for finding in findings}
     worst |= {STATUSES[code] for code in codes if STATUSES[code] is Status.PENDING}
+    if not findings:  # another partition's finding may stand for this one
+        worst |= {STATUSES[code] for code in codes if STATUSES[code] is Status.UNKNOWN}
     if verdict is not None and verdict.status in (Status.PENDING, Status.UNKNOWN):
         worst.add(verdict.status)
     return max(worst, key=list(Status).index, default=Status.EXACT)

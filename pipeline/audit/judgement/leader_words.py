@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.audit.judgement.cells import Times, leader_signs, newest_keys
+from pipeline.audit.judgement.verdicts import Witness
 from pipeline.audit.ledger.keys import Int64s, places_of_topic, topics_of_cells
 from pipeline.audit.ledger.ledger import Ledger, Series
 from pipeline.audit.ledger.life_table import MISSED_SIGNS
@@ -52,6 +53,8 @@ class LeaderWords:
     """Time since which brokers of the cluster report without a break; NEVER_MS if they give no life signs."""
     earliest: dict[int, int] = field(default_factory=dict)
     """By topic."""
+    witnesses: dict[int, Witness] = field(default_factory=dict)
+    """By cell, once asked: the leader that said nothing. Its words are the same for all hours."""
 
     @classmethod
     def of(cls, ledger: Ledger, series: Series | None, cells: Int64s, timing: Timing, cluster: str) -> "LeaderWords":

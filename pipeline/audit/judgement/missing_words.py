@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from pipeline.audit.judgement.times import duration
+from pipeline.audit.judgement.times import duration, iso_time
 from pipeline.audit.judgement.verdicts import Witness
 from pipeline.audit.ledger.life_table import BEHIND_MS, LifeRecord
+from pipeline.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,22 @@ def producer_witness(life: LifeRecord, cluster: str, *, silent: bool) -> Witness
     name = f"producer {life.process} on {life.host}"
     reason = "it ended without closing its window" if silent else "it has not closed the hour yet"
     return Witness(name=name, reason=reason + in_brackets(life), cluster=cluster)
+
+
+def leader_witness(cluster: str, partition: TopicPartition, leader: LifeRecord | None, *, never: bool) -> Witness:
+    """Return the witness for a leader that said nothing after an hour; `never`: nor ever before.
+
+    `leader`: its newest life sign, if it is known.
+    """
+    reason = f"it did not report {partition} after the hour was over"
+    if never:
+        reason = f"it never reported {partition}; check that the broker counts (setting datacenter)"
+    elif leader is not None and leader.is_ended:
+        reason = f"it was stopped at {iso_time(leader.seen_ms)}, and {partition} has no other leader since"
+    elif leader is not None and clock_fault(leader):
+        reason = f"{clock_fault(leader)}, so it has not reported {partition} after the hour was over"
+    name = f"the broker of {cluster} that leads {partition}"
+    return Witness(name=name, reason=reason, cluster=cluster, partition=partition)
 
 
 def clock_fault(life: LifeRecord) -> str:

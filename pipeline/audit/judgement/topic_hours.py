@@ -77,7 +77,7 @@ def _judge_each(hour: HourCells, topics: Sequence[int], sums: "_StageSums", basi
             sums=stages,
             findings=tuple(mine),
             rests_on=basis.of(topic, stages) if status is Status.EXACT else (),
-            missing=tuple(dict.fromkeys(witnesses)),
+            missing=tuple(words.shared.setdefault(each, each) for each in dict.fromkeys(witnesses)),
         )
     return result
 

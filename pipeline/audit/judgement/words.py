@@ -9,10 +9,9 @@ import numpy as np
 from pipeline.audit.judgement.cells import leading_life
 from pipeline.audit.judgement.deleted_topics import deleted_topics
 from pipeline.audit.judgement.leader_words import DEFAULT_INTERVAL_MS, LeaderWords, Timing
-from pipeline.audit.judgement.missing_words import MissingWord, clock_fault, in_brackets, lost_word, producer_witness
+from pipeline.audit.judgement.missing_words import MissingWord, in_brackets, leader_witness, lost_word, producer_witness
 from pipeline.audit.judgement.sentences import number_text
 from pipeline.audit.judgement.silent_producers import OpenSpans
-from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import Expectations, Witness
 from pipeline.audit.judgement.ways import Way, is_among
 from pipeline.audit.ledger.keys import (
@@ -79,6 +78,8 @@ class Words:
             for life in self._lives[topic]
             if life.sign is not None and self.is_silent(life)
         )
+        self.shared: dict[Witness, Witness] = {}
+        """Witnesses that verdicts of this judgement name: of equal ones, all hours share the first."""
         self._heard_ms: dict[int, int] = {}
         """By topic, once asked: the end of the last hour that all leaders and living producers spoke for."""
 
@@ -326,28 +327,13 @@ class Words:
             cells = np.array([cell for cell in cells.tolist() if cell in among], np.int64)
         found = []
         for cell, sign in zip(cells[:MAX_NAMED].tolist(), words.at(cells[:MAX_NAMED]).tolist(), strict=True):
-            partition = self.partition(cell)
-            never = sign < NEVER_MS // 2
-            reason = (
-                f"it never reported {partition}; check that the broker counts (setting datacenter)"
-                if never
-                else f"it did not report {partition} after the hour was over"
-            )
-            leader = None if never else leading_life(self._ledger, words.series, cell)
-            if leader is not None and leader.is_ended:
-                reason = f"it was stopped at {iso_time(leader.seen_ms)}, and {partition} has no other leader since"
-            elif leader is not None and clock_fault(leader):
-                reason = f"{clock_fault(leader)}, so it has not reported {partition} after the hour was over"
+            witness = words.witnesses.get(cell)
+            if witness is None:
+                leader = leading_life(self._ledger, words.series, cell) if sign >= NEVER_MS // 2 else None
+                witness = leader_witness(words.cluster, self.partition(cell), leader, never=sign < NEVER_MS // 2)
+                words.witnesses[cell] = witness
             found.append(
-                MissingWord(
-                    witness=Witness(
-                        name=f"the broker of {words.cluster} that leads {partition}",
-                        reason=reason,
-                        cluster=words.cluster,
-                        partition=partition,
-                    ),
-                    is_lost=self.timing.now_ms > max(since_ms, sign) + words.silent_ms,
-                )
+                MissingWord(witness=witness, is_lost=self.timing.now_ms > max(since_ms, sign) + words.silent_ms)
             )
         if len(cells) > MAX_NAMED:
             more = number_text(len(cells) - MAX_NAMED, "more partition")

@@ -9,6 +9,7 @@ import pytest
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.audit.judgement import ways
+from pipeline.audit.judgement.findings import MAX_WAITING
 from pipeline.audit.judgement.judge import Judge
 from pipeline.audit.judgement.verdicts import EventLoss, Expectations, OffsetSpan, Route, Status, Witness
 from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
@@ -127,6 +128,35 @@ def test_plain_hours_are_unknown_while_a_witness_is_missing_and_exact_when_it_is
         assert found.stages == hour.stages
     assert judge.judge(expected, now_ms).hours() == before.hours()
     assert all(hour.status is Status.EXACT for hour in before.hours_at([(each.topic, each.hour_ms) for each in exact]))
+
+
+def test_of_very_many_partitions_that_wait_for_a_cluster_one_finding_stands_for_those_beyond_a_bound() -> None:
+    ledger = Ledger(LedgerLimits(rows=0, newest=0), settle_ms=GRACE_MS, shelf=MemoryShelf())
+    partitions = [TopicPartition("clicks", number) for number in range(40)]
+    replica = hub_of("east", "clicks").topic
+    for each in partitions:
+        ledger.apply(report(Tier.BROKER, "east", each, {HOUR: Amounts()}))
+        if each.partition < 10:
+            copy = TopicPartition(replica, each.partition)
+            ledger.apply(report(Tier.BROKER, "hub", copy, {HOUR: Amounts()}, created_ms=HOUR + 600_000))
+    expected = replace(
+        ALL,
+        live_clusters=["east"],
+        partitions={("east", "clicks"): 40, ("hub", replica): 40},
+        routes=[
+            Route(cluster="east", source=each, replica=TopicPartition(replica, each.partition)) for each in partitions
+        ],
+        read_to_ms={"east": NOW_MS, "hub": HOUR + 600_000},
+    )
+    judgement = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS).judge(expected, NOW_MS)
+    (hour,) = judgement.hours()
+    assert hour.status is Status.UNKNOWN
+    waiting = [finding for finding in hour.findings if finding.at.tier == "replica"]
+    assert len(waiting) == MAX_WAITING + 1
+    assert sum(finding.records for finding in waiting) == 30 * Amounts().records
+    assert "the same is true of 9 more partitions, with 90 records" in waiting[-1].text
+    found = judgement.partitions_of("clicks", HOUR)
+    assert [each.status for each in found] == [Status.UNKNOWN] * 40
 
 
 def test_hours_that_a_dead_producer_had_closed_take_as_little_memory_as_others() -> None:

@@ -19,7 +19,6 @@ from pipeline.audit.ledger.keys import (
     PARTITION_BITS,
     Int64s,
     cells_of,
-    partitions_of_cells,
     places_of_topic,
     topics_of_cells,
 )
@@ -376,9 +375,7 @@ class Words:
 
     def partition(self, cell: int) -> TopicPartition:
         """Return the partition of a cell."""
-        cells = np.array([cell], np.int64)
-        topic, partition = int(topics_of_cells(cells)[0]), int(partitions_of_cells(cells)[0])
-        return TopicPartition(self._ledger.topics.names[topic], partition)
+        return TopicPartition(self._ledger.topics.names[cell >> PARTITION_BITS], cell & ((1 << PARTITION_BITS) - 1))
 
 
 _NO_METADATA = "the number of partitions is not known, so a partition that nobody reported would not be noticed"

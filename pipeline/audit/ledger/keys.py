@@ -44,11 +44,6 @@ def topics_of_cells(cells: Int64s) -> Int64s:
     return cells >> PARTITION_BITS
 
 
-def partitions_of_cells(cells: Int64s) -> Int64s:
-    """Return the partitions' numbers."""
-    return cells & ((1 << PARTITION_BITS) - 1)
-
-
 def places_of_topic(cells: Int64s, topic: int) -> slice:
     """Return the places of a topic's cells among sorted ones."""
     first, after = np.searchsorted(cells, [cell_key(topic, 0), cell_key(topic + 1, 0)]).tolist()

@@ -103,6 +103,11 @@ async def _measure(folder: Path, names: list[str]) -> list[Figure]:
             async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=READ_S) as client:
                 await _until_read(client)
                 figures: list[Figure] = [("start from a snapshot", "s", time.monotonic() - began, None)]
+                asked = await _ask_all(url, now_ms, "exact")
+                figures += [(each, "s", *found) for each, found in asked.items()]
+                figures.append(("memory after the questions", "MB", _megabytes(pid, "VmRSS"), MAX_MB))
+                figures += await _measure_fed(url, clusters, names, pid)
+                figures.append(("most memory in all", "MB", _megabytes(pid, "VmHWM"), MAX_MB))
                 return figures
         finally:
             process.kill()

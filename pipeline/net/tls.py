@@ -11,6 +11,7 @@ import ssl
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
@@ -303,7 +304,9 @@ class Handshakes:
         certificate = ends.tls.getpeercert(binary_form=True)
         encrypted = TlsTransport(connected, ends, self._scratch)
         try:
-            return encrypted, ANONYMOUS if certificate is None else distinguished_name(certificate)
+            if certificate is None:
+                return encrypted, ANONYMOUS
+            return encrypted, distinguished_name(certificate, datetime.now(UTC))
         except BaseException:
             encrypted.close()
             raise
@@ -391,17 +394,22 @@ async def _send_all(connected: socket.socket, data: bytes) -> None:
             await trio.lowlevel.wait_writable(connected)
 
 
-def distinguished_name(certificate: bytes) -> str:
+def distinguished_name(certificate: bytes, now: datetime) -> str:
     """Return the subject of a certificate in DER as Kafka names it: `CN=alice,OU=logs,O=Example` (RFC 2253).
 
-    Raises AuthenticationError.
+    Raises AuthenticationError, also for a certificate that has ended: a client that resumes a session is not asked for
+    it again, and OpenSSL does not look.
     """
     from cryptography import x509  # clients, which have no use for it, would take the time and memory, too
 
     try:
-        return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
+        found = x509.load_der_x509_certificate(certificate)
+        name = found.subject.rfc4514_string()
     except ValueError as error:
         raise AuthenticationError(f"the certificate has no readable subject: {error}") from error
+    if found.not_valid_after_utc < now:
+        raise AuthenticationError("the certificate of the other side has expired: renew it")
+    return name
 
 
 def fault_of(error: ssl.SSLError) -> str:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import trio
@@ -443,3 +443,35 @@ async def test_a_large_frame_in_small_records_is_waited_for_in_few_steps() -> No
     assert waits < 60
     client.close()
     server.close()
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+async def test_a_resumed_session_does_not_outlive_its_certificate(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Self:
+            return cls(2200, 1, 1, tzinfo=tz)
+
+    async with served(for_server()) as (address, server):
+        context = for_client(ALICE, versions=[version])
+
+        def come_again() -> tuple[list[bool], bytes]:
+            session, resumed, said = None, [], b""
+            for visit in range(2):
+                if visit:
+                    monkeypatch.setattr(tls, "datetime", Later)
+                with (
+                    socket.create_connection((address.host, address.port), 10) as connected,
+                    context.wrap_socket(connected, server_hostname="localhost", session=session) as encrypted,
+                    suppress(OSError),
+                ):
+                    resumed.append(bool(encrypted.session_reused))
+                    encrypted.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff")
+                    said = encrypted.recv(1)
+                    session = encrypted.session
+            return resumed, said
+
+        assert await trio.to_thread.run_sync(come_again) == ([False, True], b"")
+        assert server.statistics.refused_strangers == 1

@@ -146,6 +146,19 @@ class HourVerdicts:
             found |= dict.fromkeys(each.topics.tolist(), self.stamps[each.key].status)
         return found | {topic: verdict.status for topic, verdict in self.others.items()}
 
+    def by_status(self) -> dict[Status, list[int]]:
+        """Return the topics of each status."""
+        found: dict[Status, list[int]] = {}
+        if len({each.way for each in self.plain}) > 1:  # a topic may be in several groups
+            for topic, status in self.statuses().items():
+                found.setdefault(status, []).append(topic)
+            return found
+        for each in self.plain:
+            found.setdefault(self.stamps[each.key].status, []).extend(each.topics.tolist())
+        for topic, verdict in self.others.items():
+            found.setdefault(verdict.status, []).append(topic)
+        return found
+
     def unread(self) -> Iterator[PlainTopics]:
         """Yield the plain topics that must be judged again once their audit topics have been read."""
         return (each for each in self.plain if not each.is_read)

@@ -300,6 +300,17 @@ class Judgement:
                 grid.setdefault(names[topic], {})[hour_ms] = LETTERS[status]
         return dict(sorted(grid.items()))
 
+    def topics_by_status(
+        self, from_ms: int | None = None, to_ms: int | None = None
+    ) -> dict[int, dict[Status, list[str]]]:
+        """Return for each hour, sorted by time, the names of the topics of each status."""
+        names = self._ledger.topics.names
+        return {
+            hour_ms: {status: [names[topic] for topic in topics] for status, topics in by_status.items()}
+            for hour_ms in self._between(from_ms, to_ms)
+            if (by_status := self._verdicts[hour_ms].by_status())
+        }
+
     def partitions_of(self, topic: str, hour_ms: int) -> list[PartitionCounts]:
         """Return all partitions of a topic that have counts in an hour, with the rows of each stage."""
         number = self._ledger.topics.known(topic)

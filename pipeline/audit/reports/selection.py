@@ -10,7 +10,7 @@ from heapq import nlargest
 
 from pipeline.audit.judgement.judge import Judgement
 from pipeline.audit.judgement.verdicts import AuditedHour, Status
-from pipeline.audit.reports.letters import SEVERITY, STATUS_OF
+from pipeline.audit.reports.letters import SEVERITY
 from pipeline.audit.reports.parameters import HoursQuestion
 
 
@@ -37,11 +37,8 @@ def select_hours(judgement: Judgement, question: HoursQuestion) -> SelectedHours
         ]
         asked = [hour for hour in found if not question.statuses or hour.status in question.statuses]
         return worst_hours(asked, question.limit)
-    by_status: dict[Status, list[tuple[int, str]]] = {}
-    for topic, hours in judgement.status_grid(question.from_ms, question.to_ms).items():
-        for hour_ms, letter in hours.items():
-            by_status.setdefault(STATUS_OF[letter], []).append((hour_ms, topic))
-    return _worst_of(judgement, by_status, question.statuses or frozenset(Status), question.limit)
+    by_hour = judgement.topics_by_status(question.from_ms, question.to_ms)
+    return _worst_of(judgement, by_hour, question.statuses or frozenset(Status), question.limit)
 
 
 def worst_hours(hours: Sequence[AuditedHour], limit: int) -> SelectedHours:
@@ -55,26 +52,29 @@ def worst_hours(hours: Sequence[AuditedHour], limit: int) -> SelectedHours:
 
 def hours_with_findings(judgement: Judgement, topics: Iterable[str] | None, limit: int) -> list[AuditedHour]:
     """Return hours that are not exact, the worst first and then the newest, at most `limit`; `topics`: None for all."""
-    chosen = None if topics is None else set(topics)
-    by_status: dict[Status, list[tuple[int, str]]] = {}
-    for topic, hours in judgement.status_grid().items():
-        if chosen is None or topic in chosen:
-            for hour_ms, letter in hours.items():
-                if letter != "e":
-                    by_status.setdefault(STATUS_OF[letter], []).append((hour_ms, topic))
-    return list(_worst_of(judgement, by_status, frozenset(Status), limit).hours)
+    by_hour = judgement.topics_by_status()
+    if topics is not None:
+        chosen = set(topics)
+        by_hour = {
+            hour_ms: {status: [name for name in names if name in chosen] for status, names in found.items()}
+            for hour_ms, found in by_hour.items()
+        }
+    return list(_worst_of(judgement, by_hour, frozenset(Status) - {Status.EXACT}, limit).hours)
 
 
 def _worst_of(
-    judgement: Judgement, by_status: Mapping[Status, list[tuple[int, str]]], statuses: frozenset[Status], limit: int
+    judgement: Judgement, by_hour: Mapping[int, Mapping[Status, list[str]]], statuses: frozenset[Status], limit: int
 ) -> SelectedHours:
     places: list[tuple[str, int]] = []
     left_out = {}
-    for status in sorted(statuses & by_status.keys(), key=SEVERITY.__getitem__, reverse=True):
-        found = by_status[status]
-        room = limit - len(places)
-        kept = found if len(found) <= room else nlargest(room, found)
-        places += [(topic, hour_ms) for hour_ms, topic in kept]
-        if len(found) > len(kept):
-            left_out[str(status)] = len(found) - len(kept)
+    for status in sorted(statuses, key=SEVERITY.__getitem__, reverse=True):
+        left = 0
+        for hour_ms in sorted(by_hour, reverse=True):
+            names = by_hour[hour_ms].get(status, [])
+            room = limit - len(places)
+            kept = names if len(names) <= room else nlargest(room, names)
+            places += [(name, hour_ms) for name in kept]
+            left += len(names) - len(kept)
+        if left:
+            left_out[str(status)] = left
     return SelectedHours(hours=judgement.hours_at(sorted(places)), left_out=left_out)

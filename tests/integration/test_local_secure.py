@@ -108,6 +108,13 @@ def test_an_application_is_no_administrator(cluster: LocalCluster) -> None:
     assert {"admin", "app", "audit", "broker", "load", "mirror", "registry"} <= {row["user"] for row in users}
 
 
+def test_a_command_without_client_settings_says_what_may_be_missing(cluster: LocalCluster) -> None:
+    command = [sys.executable, "-m", "pipeline", "topic", "list", "-b", cluster.bootstrap]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 1
+    assert "closed the connection. If this is a listener of TLS or SASL, name a file of client settings" in done.stderr
+
+
 def test_no_password_is_in_a_log_or_in_settings_of_services(cluster: LocalCluster) -> None:
     passwords = {
         properties(path)["sasl.password"] for path in (cluster.directory / "security" / "clients").glob("*.properties")

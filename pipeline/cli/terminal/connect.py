@@ -21,6 +21,7 @@ from pipeline.client.cluster.discovery import from_zookeeper
 from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.errors import ConfigurationError, NetworkError, NoNodeError
 from pipeline.model import HostPort, TopicPartition
+from pipeline.net.client_security import OPEN_SECURITY
 from pipeline.settings import parse_addresses
 
 Bootstrap = Annotated[
@@ -43,6 +44,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TIMEOUT_S = 30.0
 FIRST_CONTACT_S = 5.0
 ZOOKEEPER_CONNECT_MS = 5_000
+CLOSED = "closed the connection"
+"""What a broker does with a client that speaks another protocol than its listener."""
 TOPIC_NAME = re.compile("[a-zA-Z0-9._-]{1,249}")
 
 
@@ -135,4 +138,6 @@ async def _require_answer(cluster: Cluster, brokers: Sequence[HostPort]) -> None
     except UNREACHABLE as error:
         reason = str(error.__cause__ or error).rpartition(": ")[2]
         tried = ", ".join(map(str, brokers))
+        if reason.endswith(CLOSED) and client_security() == OPEN_SECURITY:
+            reason = f"{reason}. If this is a listener of TLS or SASL, name a file of client settings: --client-config"
         raise NetworkError(f"no broker answers at {tried} within {FIRST_CONTACT_S:g} s: {reason}") from error

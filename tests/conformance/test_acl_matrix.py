@@ -86,7 +86,6 @@ class Side:
     """One of the two clusters."""
 
     bootstrap: str
-    admin: BlockingClient
     versions: Mapping[int, tuple[int, int]]
     ids: dict[str, UUID]
 
@@ -103,7 +102,20 @@ class Side:
 
 def prepare(bootstrap: str) -> Side:
     """Topics, groups and ACLs, in force."""
-    admin = logged_in(bootstrap, ADMIN)
+    with logged_in(bootstrap, ADMIN) as admin:
+        side = prepared_by(admin, bootstrap)
+    with logged_in(bootstrap, list(RULES)[-1]) as last:
+
+        def in_force() -> None:
+            configs: Any = last.ask(BUILDERS[ApiKey.DESCRIBE_CONFIGS](4, "", {})[0], 4)
+            assert configs.results[0].error_code == 0
+
+        wait_until_true(in_force)
+    return side
+
+
+def prepared_by(admin: BlockingClient, bootstrap: str) -> Side:
+    """As `prepare`, but the ACLs may not be in force yet."""
     versions: Any = admin.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
     names = [*TOPICS, *map(own_topic, (*RULES, ADMIN))]
     topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
@@ -137,17 +149,7 @@ def prepare(bootstrap: str) -> Side:
     acls: Any = admin.ask(create_request(), 3)
     assert {result.error_code for result in acls.results} == {0}
     ranges = {each.api_key: (each.min_version, each.max_version) for each in versions.api_keys}
-    side = Side(bootstrap, admin, ranges, ids)
-    with logged_in(bootstrap, list(RULES)[-1]) as last:
-
-        def in_force() -> None:
-            answer: Any = last.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False), 12)
-            configs: Any = last.ask(BUILDERS[ApiKey.DESCRIBE_CONFIGS](4, "", {})[0], 4)
-            assert configs.results[0].error_code == 0
-            assert answer is not None
-
-        wait_until_true(in_force)
-    return side
+    return Side(bootstrap, ranges, ids)
 
 
 @contextmanager

@@ -64,6 +64,9 @@ def made_at_some_time(answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "topics": topics}
 
 
+BETWEEN = {ApiKey.METADATA: {10}, ApiKey.OFFSET_FETCH: {7}}
+"""Further versions: the last with operations on the cluster, and the last of a single group."""
+
 DIFFERENCES: Mapping[ApiKey, Callable[[dict[str, Any]], dict[str, Any]]] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: without_users,
     ApiKey.METADATA: made_at_some_time,
@@ -194,7 +197,7 @@ def versions_of(*sides: Side) -> Mapping[ApiKey, set[int]]:
         ranges = [API[key].request.VERSIONS, *(side.versions[key] for side in sides)]
         low, high = max(each[0] for each in ranges), min(each[1] for each in ranges)
         low = max(low, OLDEST.get(key, 0))
-        found[key] = {high} if key in NEWEST_ALONE else {low, high}
+        found[key] = {high} if key in NEWEST_ALONE else {low, high} | BETWEEN.get(key, set())
     return found
 
 

@@ -63,6 +63,8 @@ TOPICS = ("a", "ab", "b")
 """Topics that exist."""
 GROUPS = ("g", "h")
 MISSING = "missing"
+NO_BROKER = 99
+"""Id of a follower that is not there."""
 NAMED = (*TOPICS, MISSING)
 Build = Callable[[int, str, Mapping[str, UUID]], Sequence[Message]]
 """Builds requests of a version for a user, with the ids of all topics."""
@@ -103,7 +105,10 @@ def _fetch(version: int, _: str, ids: Mapping[str, UUID]) -> Sequence[Message]:
         )
         for name in NAMED
     ]
-    return [fetch.FetchRequest(topics=topics)]
+    as_follower = (
+        {"replica_id": NO_BROKER} if version < 15 else {"replica_state": fetch.ReplicaState(replica_id=NO_BROKER)}
+    )
+    return [fetch.FetchRequest(topics=topics), fetch.FetchRequest(topics=topics, **as_follower)]
 
 
 def _list_offsets(version: int, _: str, __: Mapping[str, UUID]) -> Sequence[Message]:

@@ -32,6 +32,8 @@ OF_TRANSACTION = 1
 """Types of the keys of FindCoordinator."""
 FIRST_VERSION_OF_MANY_KEYS = 4
 FIRST_VERSION_OF_GROUPS = 8
+FIRST_VERSION_OF_ONE_ERROR = 2
+"""Of OffsetFetch; before, each partition bears what is wrong with the group."""
 NO_OFFSET = -1
 
 
@@ -82,7 +84,7 @@ _COMMIT = element_guard("topics", "topics", _refuse_commit, offset_commit.Offset
 def guard_offset_fetch(gate: Gate, body: offset_fetch.OffsetFetchRequest, version: int) -> Passage | Refused:
     """Ask for DESCRIBE on each group, and on each topic; topics that were not named are left out of the answer."""
     if version < FIRST_VERSION_OF_GROUPS:
-        return _guard_offsets_of_one(gate, body)
+        return _guard_offsets_of_one(gate, body, version)
     passed: list[offset_fetch.OffsetFetchRequestGroup] = []
     groups: list[offset_fetch.OffsetFetchResponseGroup] = []
     refused: dict[str, list[offset_fetch.OffsetFetchResponseTopics]] = {}
@@ -107,9 +109,10 @@ def guard_offset_fetch(gate: Gate, body: offset_fetch.OffsetFetchRequest, versio
     return Passage(replace(body, groups=tuple(passed)), merge)
 
 
-def _guard_offsets_of_one(gate: Gate, body: offset_fetch.OffsetFetchRequest) -> Passage | Refused:
+def _guard_offsets_of_one(gate: Gate, body: offset_fetch.OffsetFetchRequest, version: int) -> Passage | Refused:
     if not gate.may_group(AclOperation.DESCRIBE, body.group_id):
-        answered = tuple(_refused_old_offsets(topic, REFUSED_GROUP) for topic in body.topics or ())
+        asked = () if version >= FIRST_VERSION_OF_ONE_ERROR else body.topics or ()
+        answered = tuple(_refused_old_offsets(topic, REFUSED_GROUP) for topic in asked)
         return Refused(offset_fetch.OffsetFetchResponse(topics=answered, error_code=REFUSED_GROUP))
     may = {topic: gate.may_topic(AclOperation.DESCRIBE, topic.name) for topic in body.topics or ()}
     refused = [_refused_old_offsets(topic, REFUSED_TOPIC) for topic in may if not may[topic]]

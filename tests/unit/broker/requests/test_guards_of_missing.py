@@ -24,6 +24,7 @@ from pipeline.protocol.messages.offset_delete import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
+from pipeline.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 
 CLUSTER = AclResourceType.CLUSTER, "kafka-cluster"
 TOPICS = AclResourceType.TOPIC, "*"
@@ -97,3 +98,12 @@ def test_what_is_wrong_with_a_group_comes_before_refused_topics(code: ErrorCode)
     answer: Any = outcome.merge(OffsetDeleteResponse(error_code=code))
     refused = [part.error_code for each in answer.topics for part in each.partitions]
     assert (answer.error_code, refused) == (code, [] if code else [ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+
+
+@pytest.mark.parametrize(("version", "topics"), [(1, 1), (2, 0), (7, 0)])
+def test_a_refused_group_bears_the_error_itself_as_soon_as_it_can(version: int, topics: int) -> None:
+    asked = [OffsetFetchRequestTopic(name="clicks", partition_indexes=[0])]
+    outcome = pass_gate(OffsetFetchRequest(group_id="g", topics=asked), version)
+    assert isinstance(outcome, Refused)
+    answer: Any = outcome.answer
+    assert (answer.error_code, len(answer.topics)) == (ErrorCode.GROUP_AUTHORIZATION_FAILED, topics)

@@ -74,6 +74,11 @@ def holds_secret(annotation: object) -> bool:
     return annotation is Secret or any(map(holds_secret, get_args(annotation)))
 
 
+def names_place(text: str) -> bool:
+    """True if a text is the place of a value, and nothing else."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
 def resolved(key: str, text: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return a setting's text with each `${PROVIDER:PLACE}` replaced by what is kept there.
 

@@ -9,8 +9,11 @@ import typer
 
 from pipeline.cli.terminal.client_config import client_security
 from pipeline.cli.terminal.settings import Settings, flatten, parse_assignments, read_document
+from pipeline.credentials import holds_secret, names_place
 from pipeline.errors import ConfigurationError
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
+from pipeline.net.http_login import HttpLogin
+from pipeline.net.http_security import HttpSecurity
 
 if TYPE_CHECKING:
     from pipeline.hadoop.load.config import LoadsConfig
@@ -39,7 +42,7 @@ def loads_config(path: Path | None, options: Mapping[str, Any], assignments: lis
             by_topic = {name: flatten(table) for name, table in topics.items() if isinstance(table, Mapping)}
             document["topics"] = {name: value for name, value in topics.items() if name not in by_topic}
         settings = flatten(document)
-    given = {name: value for name, value in options.items() if value is not None} | parse_assignments(assignments)
+    given = {name: value for name, value in options.items() if value is not None} | _assigned(assignments)
     for name, other in (("topic", "topics.include"), ("topics.include", "topic")):
         if name in given and other not in given:
             settings.pop(other, None)
@@ -63,6 +66,24 @@ def catalog_settings(path: Path | None, topic: str, assignments: list[str]) -> d
         for name, value in given.items()
         if name.startswith(CATALOG_PREFIX)
     }
+
+
+def _assigned(assignments: list[str]) -> Settings:
+    """Return the settings of `--set`. Raises ConfigurationError for a secret, which others would see."""
+    secrets = {
+        str(field.alias)
+        for model in (ClientSecurity, HttpLogin, HttpSecurity)
+        for field in model.model_fields.values()
+        if holds_secret(field.annotation)
+    }
+    given: Settings = {**parse_assignments(assignments)}
+    for key, text in given.items():
+        name, _, password = text.partition(":")
+        secret = password if key == "basic.auth.user.info" and not name.startswith("$") else text  # NAME:${...}
+        if key in secrets and not names_place(secret):
+            reason = "is a secret, and others see command lines: write it into the file of --config, or '${env:NAME}'"
+            raise ConfigurationError(f"--set {key}", reason)
+    return given
 
 
 def spark_settings(master: str | None, conf: list[str]) -> "SparkSettings":

@@ -5,11 +5,10 @@ plans, on its pages and in event logs, so an option never holds a secret, but th
 The driver takes the secret from there, and hands it to its tasks.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
-from pipeline.credentials import holds_secret
+from pipeline.credentials import holds_secret, names_place
 from pipeline.errors import ConfigurationError
 from pipeline.net.client_security import ALIASES, OPEN_SECURITY, ClientSecurity
 from pipeline.net.http_login import TRUSTSTORE, HttpLogin
@@ -34,7 +33,6 @@ _SECRETS: Final = frozenset(
     for field in model.model_fields.values()
     if holds_secret(field.annotation)
 ) | {"ssl.keystore.key"}
-_REFERENCE: Final = re.compile(r"\$\{(env|file|directory):[^}]+\}")
 
 
 def is_security_option(key: str) -> bool:
@@ -66,7 +64,7 @@ def registry_login_of(options: Mapping[str, str]) -> HttpLogin:
     given = {key: value for key, value in options.items() if HttpLogin.has(key)}
     for key, value in given.items():
         name, _, password = value.partition(":")
-        if key != USER_INFO or name.startswith("$") or not _REFERENCE.fullmatch(password):  # NAME:${...} is fine
+        if key != USER_INFO or name.startswith("$") or not names_place(password):  # NAME:${...} is fine
             _refuse_secret(key, value)
     return HttpLogin.from_settings(given)
 
@@ -82,7 +80,7 @@ def _refuse_secret(key: str, value: str) -> None:
         secret = login.password.reveal() if login.password is not None else ""
     elif key not in _SECRETS:
         return
-    if not _REFERENCE.fullmatch(secret):
+    if not names_place(secret):
         example = 'password="${env:NAME}"' if key == JAAS else "${env:NAME}"
         raise ConfigurationError(
             key,

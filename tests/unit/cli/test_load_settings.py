@@ -111,3 +111,20 @@ def test_intervals() -> None:
     for text in ("", "60", "0s", "1d", "999h", "-5s", "1.5m"):
         with pytest.raises(typer.BadParameter):
             parse_interval(text)
+
+
+@pytest.mark.parametrize("key", ["sasl.password", "ssl.key.password", "basic.auth.user.info", "http.ssl.key.password"])
+def test_a_secret_is_not_taken_from_the_command_line(key: str) -> None:
+    with pytest.raises(ConfigurationError, match="others see command lines") as refusal:
+        loads_config(None, {"topic": "t"}, [f"{key}=hidden-1"])
+    assert "hidden-1" not in str(refusal.value)
+
+
+def test_the_place_of_a_secret_is_taken_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALICES", "hidden-1")
+    options = {"topic": "t", "root": "/r", "bootstrap.servers": "h:1"}
+    given = ["security.protocol=SASL_PLAINTEXT", "sasl.username=alice", "sasl.password=${env:ALICES}"]
+    given += ["basic.auth.user.info=alice:${env:ALICES}", "value.format=binary"]
+    security = loads_config(None, options, given).security
+    assert security.password is not None
+    assert security.password.reveal() == "hidden-1"

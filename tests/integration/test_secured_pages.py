@@ -19,6 +19,8 @@ from pipeline.net.http import http_application, serve_http
 from pipeline.net.http_protection import HttpProtection
 from pipeline.net.http_security import HttpSecurity
 from pipeline.testing.memory_journal import MemoryJournal
+from tests.integration.test_secured_services import SERVICES
+from tests.support.brokers import serving_cluster
 from tests.support.browser import Window, chromium
 from tests.support.registry import serving_registry
 from tests.support.secured_http import PASSWORDS, basic, http_files
@@ -129,3 +131,22 @@ async def test_a_page_of_somebody_else_neither_frames_nor_changes_nor_reads(tmp_
             refusals = " ".join(await window.complaints())
             assert "frame-ancestors" in refusals
         assert (await http.get("/subjects")).json() == ["orders-value"]
+
+
+@pytest.mark.parametrize("name", ["audit", "mirror"])
+async def test_pages_of_audit_and_mirror_show_their_documents_to_a_user(
+    name: str, tmp_path: Path, window: Window
+) -> None:
+    files = http_files(tmp_path)
+    async with serving_cluster(tmp_path / "logs") as cluster, trio.open_nursery() as nursery:
+        start, _ = SERVICES[name]
+        address = await nursery.start(start(cluster, {"http.listen": "127.0.0.1:0", **files.settings}))
+        url = httpx.URL(f"https://{address}/")
+        await window.open(str(url))
+        assert not await window.run("return document.scripts.length")
+        await log_in(window, url, "reader")
+        asked = "performance.getEntriesByType('resource').filter(each => each.name.includes('/v1/'))"
+        await window.until_true(f"{asked}.some(each => each.responseStatus === 200)")
+        assert not await window.run(f"return {asked}.some(each => each.responseStatus === 401)")
+        assert not any("Content Security Policy" in text for text in await window.complaints())
+        nursery.cancel_scope.cancel()

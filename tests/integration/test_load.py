@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from pipeline.hadoop.table import loaded_table
 from pipeline.protocol.errors import KafkaError
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import FIRST_MS, LoadedTopic
+from tests.support.registry_thread import registry_in_thread
+from tests.support.secured_http import PASSWORDS, basic, http_files
 
 DEADLINE_S = 400  # Spark, on a busy machine
 EVENT = {
@@ -102,6 +105,26 @@ def test_x18_datums_by_the_registry_and_bad_ones_in_quarantine(
     assert aside.path.startswith("quarantine/")
     assert [batch.aside for batch in aside.batches] == [1]
     assert sum(count.records for count in topic.table().counts.values()) == 199
+
+
+@pytest.mark.long
+def test_a_load_logs_in_at_a_registry_with_users(spark: Any, topic: Any, tmp_path: Path) -> None:
+    (tmp_path / "registry").mkdir()
+    files = http_files(tmp_path / "registry")
+    with registry_in_thread(**files.settings) as url:
+        path, body = f"{url}/subjects/{topic.name}-value/versions", {"schema": json.dumps(EVENT)}
+        answer = httpx.post(path, json=body, headers=basic("writer"), verify=files.context)
+        topic.produce(200, partial(event, answer.raise_for_status().json()["id"]))
+        settings = {
+            "value.format": "avro",
+            "schema.registry.url": url,
+            "schema.registry.ssl.ca.location": str(files.ca),
+        }
+        with pytest.raises(Exception, match="the password or token is not right"):
+            load(spark, topic, **settings, **{"basic.auth.user.info": "reader:wrong"})
+        login = {"basic.auth.user.info": f"reader:{PASSWORDS['reader']}"}
+        assert load(spark, topic, **settings, **login).records == 200
+    assert {row["page"] for row in topic.rows()} == {f"/{number}" for number in range(200)}
 
 
 class PausedFileSystem(LocalFileSystem):

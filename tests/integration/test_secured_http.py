@@ -77,7 +77,7 @@ async def test_our_client_logs_in_by_password_and_by_token(files: HttpFiles, url
     with_url = url.replace("//", "//reader:read%20it@")
     async with open_schema_registry([with_url], login=login(files)) as registry:
         assert await registry.schema_text(1) == TEXT
-    async with open_schema_registry([url], login=HttpLogin.from_settings(user("reader")), timeout_s=3) as registry:
+    async with open_schema_registry([url], login=HttpLogin.from_settings(user("reader")), timeout_s=1) as registry:
         with pytest.raises(DeadlineExceededError, match="nobody who is trusted has signed"):
             await registry.schema_text(1)
 

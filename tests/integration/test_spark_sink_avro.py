@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from pipeline.testing.local_cluster import LocalCluster
 from tests.integration.test_spark_sink import create_topics, read_all
+from tests.support.registry_thread import registry_in_thread
+from tests.support.secured_http import PASSWORDS, TOKEN, http_files
 
 with warnings.catch_warnings(record=True):  # authlib, which it needs, warns of its own future
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -71,3 +74,26 @@ def test_columns_that_do_not_fit_are_named_before_a_task_starts(spark: Any, loca
         write(spark, local, "named_struct('page', id, 'at', timestamp_millis(id)) AS value", "visits")
     with pytest.raises(Exception, match=r"subject visits-value.*no Avro record Visit"):
         write(spark, local, "'text' AS value", "visits")
+
+
+@pytest.mark.long
+def test_sink_and_source_log_in_at_a_registry_with_users(spark: Any, local: LocalCluster, tmp_path: Path) -> None:
+    create_topics(local.bootstrap, "closed")
+    files = http_files(tmp_path)
+    places = tmp_path / "secrets"
+    places.write_text(f"reader=reader:{PASSWORDS['reader']}\ntoken={TOKEN}\n")
+    with registry_in_thread(**files.settings) as url:
+        options = {
+            "kafka.bootstrap.servers": local.bootstrap,
+            "valueFormat": "avro",
+            "schema.registry.url": url,
+            "schema.registry.ssl.ca.location": str(files.ca),
+        }
+        rows = spark.sql("SELECT named_struct('page', '/p' || id) AS value FROM range(100)").write.format("pipeline")
+        given = options | {"topic": "closed", "autoRegisterSchemas": "true"}
+        with pytest.raises(Exception, match="a user's password or token is needed"):
+            rows.mode("append").options(**given).save()
+        rows.mode("append").options(**given, **{"bearer.auth.token": f"${{file:{places}:token}}"}).save()
+        login = {"basic.auth.user.info": f"${{file:{places}:reader}}", "subscribe": "closed"}
+        read = spark.read.format("pipeline").options(**options, **login).load()
+        assert sorted(row["value"]["page"] for row in read.collect()) == sorted(f"/p{number}" for number in range(100))

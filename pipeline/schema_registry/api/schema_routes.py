@@ -1,6 +1,6 @@
 """Routes of schemas by id and GUID, of all schemas, and of contexts."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar
 from urllib.parse import unquote
 from uuid import UUID
@@ -19,7 +19,13 @@ from pipeline.schema_registry.rules import registry
 from pipeline.schema_registry.rules.deletions import delete_context
 from pipeline.schema_registry.rules.setting_commands import subject_meant
 from pipeline.schema_registry.service import RegistryService
-from pipeline.schema_registry.state.contexts import ANY_CONTEXT, join_subject, normal_context
+from pipeline.schema_registry.state.contexts import (
+    ANY_CONTEXT,
+    DEFAULT_CONTEXT,
+    context_of,
+    join_subject,
+    normal_context,
+)
 from pipeline.schema_registry.state.events import AVRO
 from pipeline.schema_registry.state.stored import StoredSchema, Version
 
@@ -123,7 +129,8 @@ class _Schemas:
         prefix = request.query_params.get("contextPrefix", "")
 
         async def make() -> Response:
-            names = (name if name.startswith(prefix) else None for name in self._state.contexts())
+            seen = self._seen_contexts(request)
+            names = (name if name.startswith(prefix) and name in seen else None for name in self._state.contexts())
             return await array_answer(request, await page_in_turns(request, names))
 
         return await self._lists.answer(request, LONG, make)
@@ -154,6 +161,13 @@ class _Schemas:
             return True
         sees = self._access.reader(request)
         return any(sees(subject) for subject, _ in self._state.bearers(schema_id, context))
+
+    def _seen_contexts(self, request: Request) -> Collection[str]:
+        """Return the default context, and those of which the user may read a subject."""
+        if self._access.viewer(request) is None:
+            return set(self._state.contexts())
+        sees = self._access.reader(request)
+        return {DEFAULT_CONTEXT} | {context_of(name) for name in self._state.names.in_order() if sees(name)}
 
     def _bearers(self, schema_id: int, context: str) -> list[Version]:
         return self._state.versions_of_id(schema_id, context, deleted=True)

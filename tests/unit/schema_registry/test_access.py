@@ -102,6 +102,9 @@ async def test_rules_hold_for_each_way_to_a_subject(users: Path) -> None:
         ):
             assert set((await http.get("/subjects", headers=headers)).json()) == sees
             assert {each["subject"] for each in (await http.get("/schemas", headers=headers)).json()} == sees
+            contexts = (await http.get("/contexts", headers=headers)).json()
+            assert (".eu" in contexts) == (":.eu:clicks" in sees)
+            assert "." in contexts
             for number, subject in enumerate(("payments-value", "secret", "open-value", "other"), 1):
                 status = 200 if subject in sees else 403
                 for path in (

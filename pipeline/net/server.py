@@ -40,6 +40,8 @@ ACCEPT_RETRY_S = 0.1
 ACCEPT_RETRY_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 STRANGER_S = 30.0
 """Time in which a client has to authenticate itself."""
+MAX_STRANGERS = 2000
+"""Connections that are not authenticated, at a time: each may hold some hundred KB, and needs some milliseconds."""
 IDLE_CHECKS = 8
 """Checks of a silent connection until it is closed."""
 
@@ -117,6 +119,7 @@ class Server:
         self._by_host: Counter[str] = Counter()
         self._strangers: defaultdict[str, dict[Conversation, None]] = defaultdict(dict)
         """Connections of clients that are not authenticated yet, by address, the oldest first."""
+        self._stranger_count = 0
 
     def reconfigure(self, config: ServerConfig) -> None:
         """Apply these bounds to new connections; open ones stay."""
@@ -173,12 +176,7 @@ class Server:
 
     def _make_room(self, served: ServedListener, host: str) -> bool:
         """End another connection for one on this listener from this address. False if none is to end for it."""
-        most, strangers = max(self._strangers.items(), key=lambda item: len(item[1]), default=("", {}))
-        if len(strangers) > len(self._strangers.get(host, ())):
-            leaving = next(iter(strangers))
-            self._forget_stranger(most, leaving)
-            self.statistics.refused_strangers += 1
-            leaving.end("not authenticated yet, and others wait for its place")
+        if self._end_stranger(host):
             return True
         if not served.is_of_brokers:
             return False
@@ -188,9 +186,22 @@ class Server:
         min(others, key=lambda each: (each.is_busy, each.active_at)).end("a broker needs its place")
         return True
 
+    def _end_stranger(self, host: str) -> bool:
+        """End the oldest connection of the address with most that are not authenticated, unless `host` has as many."""
+        most, strangers = max(self._strangers.items(), key=lambda item: len(item[1]), default=("", {}))
+        if len(strangers) <= len(self._strangers.get(host, ())):
+            return False
+        leaving = next(iter(strangers))
+        self._forget_stranger(most, leaving)
+        self.statistics.refused_strangers += 1
+        leaving.end("not authenticated yet, and others wait for its place")
+        return True
+
     def _forget_stranger(self, host: str, conversation: Conversation) -> None:
         strangers = self._strangers.get(host, {})
-        strangers.pop(conversation, None)
+        if conversation in strangers:
+            del strangers[conversation]
+            self._stranger_count -= 1
         if not strangers:
             self._strangers.pop(host, None)
 
@@ -226,7 +237,10 @@ class Server:
         host = peer.address.host
         conversation = Conversation(self._shared, transport, peer, authenticator)
         if authenticator is not None:
+            if self._stranger_count >= MAX_STRANGERS and not self._end_stranger(host):
+                raise AuthenticationError(f"{MAX_STRANGERS} connections are not authenticated yet")
             self._strangers[host][conversation] = None
+            self._stranger_count += 1
             peer.on_known = partial(self._forget_stranger, host, conversation)
         self._conversations[conversation] = transport
         return conversation

@@ -13,6 +13,7 @@ import trio
 from pipeline.coordination.scram_znodes import ScramHash, salted_password
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort
+from pipeline.net import server as server_module
 from pipeline.net.transport import SocketTransport, connect
 from pipeline.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -199,8 +200,13 @@ def answers_of(connected: socket.socket, count: int) -> int:
     return len(frames(received))
 
 
-async def test_strangers_of_one_address_leave_places_for_clients_elsewhere(tmp_path: Path) -> None:
-    async with secured_broker(tmp_path, max_connections=10) as broker:
+@pytest.mark.parametrize("bound", ["connections", "strangers"])
+async def test_strangers_of_one_address_leave_places_for_clients_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    if bound == "strangers":
+        monkeypatch.setattr(server_module, "MAX_STRANGERS", 10)
+    async with secured_broker(tmp_path, max_connections=10 if bound == "connections" else 1000) as broker:
         address = broker.addresses["SASL_PLAINTEXT"]
 
         def attack() -> tuple[int, int, bytes]:

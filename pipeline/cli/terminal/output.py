@@ -199,10 +199,17 @@ def progress(description: str, total: int | None, *, shown: bool = True) -> Iter
 
 
 def configure_logging(level: str = "info") -> None:
-    """Write structured logs to stderr: readable on a terminal, one JSON document a line elsewhere."""
+    """Write structured logs to stderr: readable on a terminal, one JSON document a line elsewhere.
+
+    Tracebacks show no values of variables: a password may be among them.
+    """
     terminal = sys.stderr.isatty()
     number = logging.getLevelNamesMapping()[level.upper()]
-    renderer: Any = structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if terminal
+        else structlog.processors.JSONRenderer()
+    )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -44,6 +44,32 @@ def test_logs_are_on_stderr_from_the_level_set_last() -> None:
     assert second == f"{logging.getLevelName(logging.WARNING)} other told"
 
 
+FAILING = """
+import structlog
+from pipeline.cli.terminal import output
+output.configure_logging()
+def log_in(password):
+    raise ValueError("broken")
+try:
+    log_in("s3c" + "ret")
+except ValueError:
+    structlog.get_logger().exception("failed")
+"""
+
+
+def test_a_traceback_on_a_terminal_shows_no_values() -> None:
+    master, terminal = os.openpty()
+    try:
+        done = run_program(FAILING, stderr=terminal)
+        shown = os.read(master, 100_000).decode()
+    finally:
+        os.close(master)
+        os.close(terminal)
+    assert done.returncode == 0
+    assert "ValueError: broken" in shown
+    assert "s3cret" not in shown
+
+
 def test_no_progress_is_drawn_where_nobody_looks(capfd: pytest.CaptureFixture[str]) -> None:
     with output.progress("Working", total=2) as progress:
         progress.describe("Still working")

@@ -112,6 +112,8 @@ async def test_no_api_key_but_those_of_the_authentication_is_answered(tmp_path: 
         (request_bytes(SaslHandshakeRequest(mechanism="plain"), 1) + GOOD + METADATA, 1),
         (request_bytes(SaslHandshakeRequest(mechanism="PLAIN\0"), 1) + GOOD + METADATA, 1),
         (request_bytes(SaslHandshakeRequest(mechanism="ANONYMOUS"), 1) + GOOD + METADATA, 1),
+        (20 * VERSIONS + METADATA, 20),
+        (5000 * VERSIONS + HANDSHAKE + GOOD + METADATA, 20),
         (struct.pack(">i", 524_289) + bytes(5000), 0),
     ],
 )

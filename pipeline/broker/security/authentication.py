@@ -30,6 +30,8 @@ logger = get_logger(__name__)
 
 MAX_DELAYED_BY_HOST = 100
 """Refusals that wait at a time for clients of one address; further ones are answered by the end of the connection."""
+MAX_REQUESTS_BEFORE = 20
+"""Requests of a client that is not known: an exchange has five. Others must not wait for what strangers ask."""
 
 
 @dataclass(slots=True)
@@ -77,6 +79,7 @@ class SaslAuthenticator:
         self._mechanism_name = ""
         self._mechanism: SaslMechanism | None = None
         self._ends_ms: int | None = None
+        self._requests_before = 0
         self.takes_tokens = False
         self.is_refused = False
 
@@ -92,6 +95,10 @@ class SaslAuthenticator:
 
     def handle(self, request: Request[Message], peer: Peer) -> HandlerResult | Awaitable[HandlerResult]:
         """Answer requests of the authentication, and hand on the others of a known client. Raises ProtocolError."""
+        if not self.is_open:
+            self._requests_before += 1
+            if self._requests_before > MAX_REQUESTS_BEFORE:
+                raise ProtocolError(f"more than {MAX_REQUESTS_BEFORE} requests before the client is authenticated")
         match request.body:
             case SaslHandshakeRequest(mechanism=mechanism):
                 return self._begin(mechanism, request.api_version)

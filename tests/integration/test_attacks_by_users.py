@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.coordination.acl_znodes import AclPattern
 from pipeline.coordination.znodes import TopicAssignment
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode
-from pipeline.protocol.messages.describe_acls import AclOperation, AclResourceType
+from pipeline.protocol.messages.describe_acls import AclOperation, AclPatternType, AclResourceType
 from pipeline.protocol.messages.fetch import FIRST_EPOCH, INITIAL_EPOCH, FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
 from pipeline.protocol.messages.list_offsets import (
@@ -123,3 +124,28 @@ async def test_who_may_only_describe_a_topic_cannot_guess_its_records_by_their_s
         (part,) = (await alice(sums)).topics[0].partitions
         assert part.error_code == ErrorCode.NONE
         assert part.range_sums.digest
+
+
+async def test_a_large_request_is_decided_by_the_rules_that_hold_when_it_is_handled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its session would go on to read what was denied while a thread decided."""
+    async with secured_broker(tmp_path) as broker, broker.user("admin") as admin, broker.user("alice") as alice:
+        await create(admin, "secret")
+        await allow(admin, TOPIC, "secret", AclOperation.READ)
+        acls, topic = broker.context.acls, await id_of(admin, "secret")
+        assert acls is not None
+        pattern, allows = AclPattern(TOPIC, AclPatternType.LITERAL, "secret"), acls.allows
+
+        def changing(*asked: Any) -> bool:
+            decided = allows(*asked)
+            if threading.current_thread() is not threading.main_thread():
+                trio.from_thread.run_sync(acls.set, pattern, [])
+            return decided
+
+        monkeypatch.setattr(acls, "allows", changing)
+        parts = [FetchPartition(partition=0, partition_max_bytes=1000)] * MANY
+        request = FetchRequest(session_epoch=INITIAL_EPOCH, topics=[FetchTopic(topic_id=topic, partitions=parts)])
+        answer = await alice(request)
+        codes = {part.error_code for each in answer.responses for part in each.partitions}
+        assert codes == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}

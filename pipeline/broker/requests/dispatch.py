@@ -129,6 +129,8 @@ GUARDED_AT_ONCE_BYTES = 16 * 1024
 """Size of a request that is guarded at once. A larger one names too many resources: a thread decides about them."""
 GUARDED_TOPICS_AT_ONCE = 1000
 """Topics of a Produce request, of which the size says little, that are guarded at once."""
+GUARD_ATTEMPTS = 10
+"""Attempts to decide while rules change, before all others wait for the last one."""
 GUARDS_IN_THREADS = 2
 """Large requests and answers that threads guard at a time."""
 
@@ -173,10 +175,20 @@ class Dispatcher:
     async def _guard_in_thread(
         self, guard: Guard, gate: Gate, request: Request[Message], caller: Caller
     ) -> HandlerResult:
-        """Guard a request that names so many resources that others would wait for the decisions."""
+        """Guard a request that names so many resources that others would wait for the decisions.
+
+        A decision by rules that have changed meanwhile would get into a fetch session, which nobody would end.
+        """
         decide = partial(guard, gate, request.body, request.api_version)
         try:
-            outcome = await trio.to_thread.run_sync(decide, limiter=self.guards)
+            for _ in range(GUARD_ATTEMPTS):
+                version = gate.table.version
+                outcome = await trio.to_thread.run_sync(decide, limiter=self.guards)
+                if gate.table.version == version:
+                    break
+                gate.decisions.clear()
+            else:
+                outcome = decide()
         finally:
             self._log_decisions(gate, request, caller)
         if isinstance(outcome, Refused):

@@ -69,6 +69,8 @@ class AclTable:
         self._prefixed: _Named = {}
         self._prefixes: dict[AclResourceType, Prefixes] = {}
         """Prefixes with rules, in order; made when they are needed."""
+        self.version = 0
+        """Number of changes of rules."""
         self._remembered: dict[tuple[Actor, AclOperation, AclResourceType, str | None], bool] = {}
         """Decisions; without a name: about some resource of the type."""
 
@@ -95,6 +97,7 @@ class AclTable:
         if is_other_prefix:
             self._prefixes = {}
         self._remembered = {}
+        self.version += 1
         self._on_change()
 
     def rules(self, pattern: AclPattern) -> frozenset[AclRule]:

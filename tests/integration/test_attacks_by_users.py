@@ -11,9 +11,12 @@ import trio
 
 from pipeline.coordination.acl_znodes import AclPattern
 from pipeline.coordination.znodes import TopicAssignment
+from pipeline.errors import NetworkError
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntryData, OpData
 from pipeline.protocol.messages.describe_acls import AclOperation, AclPatternType, AclResourceType
+from pipeline.protocol.messages.describe_client_quotas import EntityData
 from pipeline.protocol.messages.fetch import FIRST_EPOCH, INITIAL_EPOCH, FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
 from pipeline.protocol.messages.list_offsets import (
@@ -149,3 +152,28 @@ async def test_a_large_request_is_decided_by_the_rules_that_hold_when_it_is_hand
         answer = await alice(request)
         codes = {part.error_code for each in answer.responses for part in each.partitions}
         assert codes == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+
+
+async def test_a_fetch_that_waits_for_its_quota_begins_no_session_by_old_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secured_broker(tmp_path) as broker, broker.user("admin") as admin, broker.user("alice") as alice:
+        await create(admin, "secret")
+        await allow(admin, TOPIC, "secret", AclOperation.READ)
+        entity = [EntityData(entity_type="user", entity_name="alice")]
+        limit = [OpData(key="consumer_byte_rate", value=1000.0)]
+        await admin(AlterClientQuotasRequest(entries=[EntryData(entity=entity, ops=limit)]))
+        acls, topic = broker.context.acls, await id_of(admin, "secret")
+        assert acls is not None
+
+        async def wait(*_: Any) -> tuple[float, int]:
+            acls.set(AclPattern(TOPIC, AclPatternType.LITERAL, "secret"), [])
+            return 0.0, 1000
+
+        with trio.fail_after(DEADLINE_S):
+            while broker.context.quotas.table.is_empty:
+                await trio.sleep(0.01)
+        monkeypatch.setattr(broker.context.quotas, "wait_for_turn", wait)
+        with pytest.raises(NetworkError):
+            await alice(read_by_id(topic))
+        assert not broker.context.fetch.sessions.sessions

@@ -58,6 +58,7 @@ from pipeline.broker.requests.handlers import (
 )
 from pipeline.broker.runtime.slicing import SLICINGS, handle_in_slices
 from pipeline.broker.security.acl_table import AclTable, Actor
+from pipeline.errors import ProtocolError
 from pipeline.net.answers import HandlerResult, LargeAnswer, Peer
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import Request
@@ -230,9 +231,22 @@ class Dispatcher:
         client = caller.principal, caller.client_id or ""
         if not is_limited(quotas, request.api_key, client) or self._is_of_broker(request.body):
             return handler(self.broker, request.body, request.api_version, caller)
-        return handle_within(
-            quotas, client, request, lambda body: handler(self.broker, body, request.api_version, caller)
-        )
+        return handle_within(quotas, client, request, self._guarded_handling(handler, request, caller))
+
+    def _guarded_handling(self, handler: ApiHandler, request: Request[Message], caller: Caller) -> Callable[[Any], Any]:
+        """Return the handling of a guarded request, which may have to wait for its quota: rules must be the same then.
+
+        A fetch session that begins after a change of rules would go on by the old ones.
+        """
+        acls = self.broker.acls
+        version = None if acls is None else acls.version
+
+        def handle(body: Message) -> HandlerResult | Awaitable[HandlerResult]:
+            if acls is not None and acls.version != version:
+                raise ProtocolError("ACLs have changed while the request waited for its quota")
+            return handler(self.broker, body, request.api_version, caller)
+
+        return handle
 
     def _is_of_broker(self, body: Message) -> bool:
         """True if another live broker sends the request as a follower. Any other replica id stays under the quota."""

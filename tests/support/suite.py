@@ -75,16 +75,27 @@ COMMANDS = tuple(
         "local_cluster",
     )
 )
+NET = ("unit/net",)
+SECURITY = tuple(
+    f"integration/test_{name}.py"
+    for name in (
+        *("attacks_by_certificates", "attacks_by_guessing", "attacks_by_strangers", "attacks_by_users"),
+        *("local_roles", "local_secure", "local_security"),
+        *("secured_cluster", "secured_http", "secured_listeners", "secured_pages", "secured_services"),
+        *("secured_spark", "secured_zookeeper"),
+    )
+)
 CLIENTS = ("unit/cli", "unit/client")
 MIRROR, BROKER, REGISTRY = ("unit/mirror",), ("unit/broker",), ("unit/schema_registry",)
 AUDIT = ("unit/audit",)
 PARTS = (
     Part("unit of the broker", BROKER),
-    Part("integration", ["integration"], without=[*COMMANDS, *SPARK, *TABLES]),
+    Part("integration", ["integration"], without=[*COMMANDS, *SPARK, *TABLES, *SECURITY]),
     Part("conformance", ["conformance"]),
-    Part("unit", ["unit"], without=[*CLIENTS, *MIRROR, *BROKER, *REGISTRY, *AUDIT]),
+    Part("unit", ["unit"], without=[*CLIENTS, *MIRROR, *BROKER, *REGISTRY, *AUDIT, *NET]),
     Part("unit of the audit", AUDIT),
     Part("Spark", SPARK),
+    Part("security", [*SECURITY, *NET]),
     Part("unit of the mirror", MIRROR),
     Part("unit of clients and commands", CLIENTS),
     Part("tables of loads", TABLES),

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from pipeline.errors import StorageError
 from pipeline.hadoop.files.hdfs import HdfsFileSystem
 from pipeline.processes import free_port
 from tests.support.jars import Artifact, fetch_jars, java
+from tests.support.kdc import REALM, Kdc
 
 HADOOP_REVISION = "3.5.0"
 START_DEADLINE_S = 240.0
@@ -40,6 +41,8 @@ class HdfsCluster:
     class_path: str
     processes: dict[str, "subprocess.Popen[bytes]"]
     directory: Path
+    options: Sequence[str] = ()
+    """Options of the Java machines."""
 
     def client(self) -> Client:
         return Client(self.url)
@@ -51,7 +54,7 @@ class HdfsCluster:
 
     def restart(self, role: str) -> None:
         """Starts a killed process again, and waits until HDFS takes writes."""
-        self.processes[role] = _start(role, self.class_path, self.directory)
+        self.processes[role] = _start(role, self.class_path, self.directory, self.options)
         self.pids[role] = self.processes[role].pid
         _wait_until_writable(self.url, list(self.processes.values()), self.directory)
 
@@ -63,41 +66,75 @@ def hdfs_jars() -> Path:
 
 
 @contextmanager
-def running_hdfs(directory: Path) -> Iterator[HdfsCluster]:
-    """Formats and starts HDFS below `directory`, waits until it takes writes, and stops it at the end."""
+def running_hdfs(directory: Path, kdc: Kdc | None = None) -> Iterator[HdfsCluster]:
+    """Formats and starts HDFS below `directory`, waits until it takes writes, and stops it at the end.
+
+    With a KDC it is secured, and this process must log in (`kerberos_client`) before it waits.
+    """
     port, http_port = free_port(), free_port()
-    url = f"hdfs://127.0.0.1:{port}"
-    conf = _write_configuration(directory, port, http_port)
+    url = f"hdfs://{'127.0.0.1' if kdc is None else 'localhost'}:{port}"
+    more = {} if kdc is None else _kerberos_settings(kdc)
+    conf = _write_configuration(directory, port, http_port, more)
+    options = () if kdc is None else (f"-Djava.security.krb5.conf={kdc.settings}",)
     class_path = f"{conf}:{hdfs_jars()}/*"
-    _run_to_end([*_java(class_path, directory), NAME_NODE, "-format", "-nonInteractive"], directory / "format.log")
+    _run_to_end(
+        [*_java(class_path, directory, options), NAME_NODE, "-format", "-nonInteractive"], directory / "format.log"
+    )
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for role in ROLES:
-            processes[role] = _start(role, class_path, directory)
+            processes[role] = _start(role, class_path, directory, options)
         _wait_until_writable(url, list(processes.values()), directory)
         pids = {role: process.pid for role, process in processes.items()}
-        yield HdfsCluster(url, pids, class_path, processes, directory)
+        yield HdfsCluster(url, pids, class_path, processes, directory, options)
     finally:
         _stop(list(processes.values()))
 
 
-def _start(role: str, class_path: str, directory: Path) -> "subprocess.Popen[bytes]":
+def _start(role: str, class_path: str, directory: Path, options: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
     with (directory / f"{role}.log").open("ab") as log:
-        command = [*_java(class_path, directory), ROLES[role]]
+        command = [*_java(class_path, directory, options), ROLES[role]]
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
-def _write_configuration(directory: Path, port: int, http_port: int) -> Path:
+SUPERUSER = "hdfs/localhost"
+
+
+def _kerberos_settings(kdc: Kdc) -> Mapping[str, str]:
+    """Settings of core-site.xml and hdfs-site.xml: authenticated calls and blocks, without privileged ports."""
+    keytab = str(kdc.keytab(SUPERUSER, "HTTP/localhost"))
+    principals = {
+        "dfs.namenode.kerberos.principal": SUPERUSER,
+        "dfs.datanode.kerberos.principal": SUPERUSER,
+        "dfs.web.authentication.kerberos.principal": "HTTP/localhost",
+        "dfs.namenode.kerberos.internal.spnego.principal": "HTTP/localhost",
+    }
+    return {
+        "hadoop.security.authentication": "kerberos",
+        "hadoop.security.authorization": "true",
+        "dfs.permissions.enabled": "true",
+        "dfs.block.access.token.enable": "true",
+        "dfs.data.transfer.protection": "authentication",
+        "ignore.secure.ports.for.testing": "true",
+        **{name: f"{principal}@{REALM}" for name, principal in principals.items()},
+        "dfs.namenode.keytab.file": keytab,
+        "dfs.datanode.keytab.file": keytab,
+        "dfs.web.authentication.kerberos.keytab": keytab,
+    }
+
+
+def _write_configuration(directory: Path, port: int, http_port: int, more: Mapping[str, str]) -> Path:
     conf = directory / "conf"
     for webapp in ("hdfs", "datanode"):  # without them the servers refuse to start
         (conf / "webapps" / webapp).mkdir(parents=True)
-    core = {"fs.defaultFS": f"hdfs://127.0.0.1:{port}", "hadoop.tmp.dir": str(directory / "tmp")}
+    host = "localhost" if more else "127.0.0.1"
+    core = {"fs.defaultFS": f"hdfs://{host}:{port}", "hadoop.tmp.dir": str(directory / "tmp")}
     hdfs = {
         "dfs.replication": "1",
         "dfs.permissions.enabled": "false",
         "dfs.namenode.name.dir": f"file://{directory}/name",
         "dfs.datanode.data.dir": f"file://{directory}/data",
-        "dfs.namenode.rpc-address": f"127.0.0.1:{port}",
+        "dfs.namenode.rpc-address": f"{host}:{port}",
         "dfs.namenode.http-address": f"127.0.0.1:{http_port}",
         "dfs.datanode.address": "127.0.0.1:0",
         "dfs.datanode.http.address": "127.0.0.1:0",
@@ -107,6 +144,8 @@ def _write_configuration(directory: Path, port: int, http_port: int) -> Path:
         "dfs.blocksize": str(8 << 20),  # of the free space, each block that is being written holds as much
         "dfs.namenode.redundancy.considerLoad": "false",
     }
+    core |= {key: value for key, value in more.items() if key.startswith("hadoop.")}
+    hdfs |= {key: value for key, value in more.items() if not key.startswith("hadoop.")}
     for name, settings in (("core-site.xml", core), ("hdfs-site.xml", hdfs)):
         properties = "".join(
             f"<property><name>{key}</name><value>{value}</value></property>" for key, value in settings.items()
@@ -115,9 +154,9 @@ def _write_configuration(directory: Path, port: int, http_port: int) -> Path:
     return conf
 
 
-def _java(class_path: str, directory: Path) -> list[str]:
+def _java(class_path: str, directory: Path, more: Sequence[str] = ()) -> list[str]:
     options = ["-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dhadoop.log.dir={directory}"]
-    return [java(), *options, "-cp", class_path]
+    return [java(), *options, *more, "-cp", class_path]
 
 
 def _run_to_end(command: list[str], log: Path) -> None:

@@ -21,7 +21,7 @@ from pipeline.cli.load.complete import (
 )
 from pipeline.cli.load.interruption import with_spark
 from pipeline.cli.load.report import report_counts
-from pipeline.cli.load.settings import loads_config, parse_interval, spark_settings
+from pipeline.cli.load.settings import loads_config, log_in_by_keytab, parse_interval, spark_settings
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json, wall_clock
 from pipeline.errors import ConfigurationError, PipelineError
@@ -116,7 +116,7 @@ def run(
     loads = loads_config(config, options, assignments or [])
     _check_combination(loads, as_json=json and interval is not None, complete=complete)
     marking = _marking(audit, datacenter, grace, without, is_wanted=complete)
-    spark = spark_settings(master, conf or [])
+    spark = spark_settings(master, conf or [], log_in_by_keytab(*loads.kerberos))
     if interval is not None:
         from pipeline.cli.load.resident import run_resident
 

@@ -1,5 +1,6 @@
 """Settings of `pipeline load run`: a file with tables of single topics, options, and those of Spark."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -86,15 +87,32 @@ def _assigned(assignments: list[str]) -> Settings:
     return given
 
 
-def spark_settings(master: str | None, conf: list[str]) -> "SparkSettings":
-    """Return the settings of Spark by the options `--master` and `--conf`. Raises ConfigurationError."""
+def log_in_by_keytab(keytab: Path | None, principal: str | None) -> Mapping[str, str]:
+    """Have this process, and those that it starts, log in to HDFS by a keytab. Raises ConfigurationError.
+
+    Returns the settings of Spark that have its workers on other machines do so, too.
+    """
+    if keytab is None:
+        return {}
+    from pipeline.hadoop.files.kerberos import keytab_environment
+
+    environment = keytab_environment(keytab, principal)
+    os.environ.update(environment)
+    return {f"spark.executorEnv.{name}": value for name, value in environment.items()}
+
+
+def spark_settings(master: str | None, conf: list[str], more: Mapping[str, str] | None = None) -> "SparkSettings":
+    """Return the settings of Spark by the options `--master` and `--conf`, which win over `more`.
+
+    Raises ConfigurationError.
+    """
     from pipeline.hadoop.load.spark_session import SparkSettings, is_submitted
 
     if is_submitted() and (master is not None or conf):
         raise ConfigurationError(
             "--master and --conf", "are options of spark-submit here: give them before the program"
         )
-    given = parse_assignments(conf)
+    given = {**(more or {}), **parse_assignments(conf)}
     # Rows do not pass through the JVM of the driver, which has little to do.
     settings = SparkSettings(is_short=True, settings=given)
     return settings if master is None else SparkSettings(is_short=True, settings=given, master=master)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -91,6 +92,11 @@ class LoadConfig(SettingsModel):
     `on.bad.record`."""
     store_timeout_ms: Annotated[int, Field(alias="store.timeout.ms", ge=1000, le=HOUR_MS)] = 120_000
     """Time in ms after which an operation of a silent NameNode, S3 endpoint or Iceberg catalog fails."""
+    kerberos_keytab: Annotated[Path | None, Field(alias="spark.kerberos.keytab")] = None
+    """File with the key by which driver and tasks log in to an HDFS with Kerberos. It must be there on all machines of
+    the load; see docs/load/stores.md."""
+    kerberos_principal: Annotated[str | None, Field(alias="spark.kerberos.principal", min_length=1)] = None
+    """Principal of `spark.kerberos.keytab`, `NAME@REALM`. A keytab with another one first is refused."""
     orphan_age_ms: Annotated[int, Field(alias="orphan.age.ms", ge=60_000, le=30 * DAY_MS)] = DAY_MS
     """Age in ms at which the files of a dead run are deleted. A run is dead once another one has committed instead."""
 
@@ -137,6 +143,8 @@ class LoadConfig(SettingsModel):
             raise ConfigurationError(
                 "schema.registry.url", "is missing: value.format=avro needs it (or set value.format=binary)"
             )
+        if config.kerberos_principal is not None and config.kerberos_keytab is None:
+            raise ConfigurationError("spark.kerberos.keytab", "is missing: spark.kerberos.principal needs it")
         config.accepted_offsets()
         return config
 
@@ -175,7 +183,7 @@ class LoadSelection(SettingsModel):
 
 
 _SELECTION = {str(declared.alias) for declared in LoadSelection.model_fields.values()}
-_SHARED = ("bootstrap.servers", "topic")
+_SHARED = ("bootstrap.servers", "topic", "spark.kerberos.keytab", "spark.kerberos.principal")
 """Settings that all topics of a run have in common."""
 
 
@@ -236,6 +244,12 @@ class LoadsConfig:
     def http(self) -> HttpSecurity:
         """Protection of the HTTP server."""
         return self.config_of(min(self.named or {"any"})).http
+
+    @property
+    def kerberos(self) -> tuple[Path | None, str | None]:
+        """Keytab and principal for HDFS."""
+        config = self.config_of(min(self.named or {"any"}))
+        return config.kerberos_keytab, config.kerberos_principal
 
     @property
     def named(self) -> Collection[str]:

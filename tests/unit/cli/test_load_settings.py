@@ -1,12 +1,13 @@
 """Which topics a run loads, and with which settings."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from pipeline.cli.load.settings import loads_config, parse_interval, spark_settings
+from pipeline.cli.load.settings import loads_config, log_in_by_keytab, parse_interval, spark_settings
 from pipeline.errors import ConfigurationError
 
 COMMON = """
@@ -111,6 +112,20 @@ def test_intervals() -> None:
     for text in ("", "60", "0s", "1d", "999h", "-5s", "1.5m"):
         with pytest.raises(typer.BadParameter):
             parse_interval(text)
+
+
+def test_a_keytab_reaches_processes_here_and_on_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRB5_CLIENT_KTNAME", "")
+    monkeypatch.setenv("KRB5CCNAME", "")
+    keytab = tmp_path / "k"
+    entry = b"\0\1" + b"\0\5REALM" + b"\0\6loader" + bytes(20)
+    keytab.write_bytes(b"\5\2" + len(entry).to_bytes(4, "big") + entry)
+    assert log_in_by_keytab(None, None) == {}
+    more = log_in_by_keytab(keytab, "loader@REALM")
+    assert os.environ["KRB5_CLIENT_KTNAME"] == f"FILE:{keytab}"
+    settings = spark_settings("local[1]", ["spark.executorEnv.KRB5CCNAME=DIR:/t"], more).spark_settings()
+    assert settings["spark.executorEnv.KRB5_CLIENT_KTNAME"] == f"FILE:{keytab}"
+    assert settings["spark.executorEnv.KRB5CCNAME"] == "DIR:/t"
 
 
 @pytest.mark.parametrize("key", ["sasl.password", "ssl.key.password", "basic.auth.user.info", "http.ssl.key.password"])

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AclPermissionType as Permission
 from typer.testing import CliRunner
 
 from pipeline.cli.main import app
+from pipeline.cli.terminal.client_config import CLIENT_CONFIG_VARIABLE
 from pipeline.processes import free_port
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.clients import wait_for
@@ -24,7 +25,8 @@ PASSWORD = "correct horse"
 
 def pipeline(*arguments: str, code: int = 0) -> str:
     """What the command prints, and on stderr if it fails."""
-    ended = CliRunner().invoke(app, arguments, env={"NEW_PASSWORD": PASSWORD})
+    # a command that chooses a client config sets the variable; here it must not stay
+    ended = CliRunner().invoke(app, arguments, env={"NEW_PASSWORD": PASSWORD, CLIENT_CONFIG_VARIABLE: None})
     assert ended.exit_code == code, (ended.output, ended.exception)
     return f"{ended.stderr}{ended.exception}" if code else ended.stdout
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from pipeline.cli.main import app
 from pipeline.cli.secured.local_security import JAAS_KEY, LocalSecurity
-from pipeline.cli.terminal.client_config import read_client_config
+from pipeline.cli.terminal.client_config import CLIENT_CONFIG_VARIABLE, read_client_config
 from pipeline.cli.terminal.connect import randomness
 from pipeline.client.admin.topics import list_topics
 from pipeline.client.cluster.cluster import open_cluster
@@ -94,7 +94,8 @@ class Site:
 
 
 def pipeline(*arguments: str, env: dict[str, str] | None = None, code: int = 0) -> str:
-    ended = CliRunner().invoke(app, arguments, env=env)
+    # a command that chooses a client config sets the variable; here it must not stay
+    ended = CliRunner().invoke(app, arguments, env={**(env or {}), CLIENT_CONFIG_VARIABLE: None})
     assert ended.exit_code == code, (arguments, ended.output, ended.exception)
     return ended.output
 

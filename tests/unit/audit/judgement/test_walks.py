@@ -57,6 +57,7 @@ def test_an_hour_with_a_fault_is_never_exact(seed: int, fault: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("seeds", MANY, ids=str)
 def test_walks_of_many_seeds(seeds: range) -> None:
     for seed in seeds:

@@ -86,7 +86,7 @@ async def connected(
         async with open_zookeeper(
             zookeeper, connect_timeout_ms=ZOOKEEPER_CONNECT_MS, security=zookeeper_security()
         ) as client:
-            discover = from_zookeeper(client)
+            discover = from_zookeeper(client, settings["security"].protocol)
             brokers: Sequence[HostPort] = ()
             with suppress(NoNodeError):
                 brokers = await discover()

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pipeline.diagnostics import get_logger
 from pipeline.errors import CoordinationError, NoNodeError
-from pipeline.model import BROKER_IDS, BrokerId, HostPort
+from pipeline.model import BROKER_IDS, BrokerId, HostPort, SecurityProtocol
 
 logger = get_logger(__name__)
 
@@ -46,8 +46,10 @@ def from_bootstrap(addresses: Sequence[HostPort]) -> Discovery:
 class ZooKeeperDiscovery:
     """Discovers the brokers that are registered in ZooKeeper. `open_cluster` also watches for changes there."""
 
-    def __init__(self, zookeeper: ZnodeReader) -> None:
+    def __init__(self, zookeeper: ZnodeReader, protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT) -> None:
+        """`protocol`: of the listeners that the client can use."""
         self.zookeeper = zookeeper
+        self._protocol = protocol
 
     async def __call__(self) -> Sequence[HostPort]:
         """Return the addresses of the registered brokers. Raises CoordinationError, also if there is none."""
@@ -73,26 +75,31 @@ class ZooKeeperDiscovery:
             except NoNodeError:
                 continue
             try:
-                found[BrokerId(broker)] = _address(data)
+                found[BrokerId(broker)] = _address(data, self._protocol)
             except _NOT_READABLE as error:
                 found[BrokerId(broker)] = None
                 logger.warning("broker_registration_not_readable", path=path, error=repr(error))
         return found
 
 
-def from_zookeeper(zookeeper: ZnodeReader) -> ZooKeeperDiscovery:
-    """Discover the brokers that are registered in ZooKeeper, and watch for new brokers, topics and partitions."""
-    return ZooKeeperDiscovery(zookeeper)
+def from_zookeeper(
+    zookeeper: ZnodeReader, protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+) -> ZooKeeperDiscovery:
+    """Discover the brokers that are registered in ZooKeeper, and watch for new brokers, topics and partitions.
+
+    `protocol`: of the listeners that the client can use, `ClientSecurity.protocol`.
+    """
+    return ZooKeeperDiscovery(zookeeper, protocol)
 
 
-def _address(registration: bytes) -> HostPort:
-    """Return the plaintext listener of a broker's registration (JSON, versions 1 to 5). Raises `_NOT_READABLE`."""
+def _address(registration: bytes, protocol: SecurityProtocol) -> HostPort:
+    """Return the listener of this protocol in a registration (JSON, versions 1 to 5). Raises `_NOT_READABLE`."""
     fields = json.loads(registration)
     for endpoint in fields.get("endpoints") or ():
         _name, _, authority = endpoint.partition("://")
         host, _, port = authority.rpartition(":")
-        if fields.get("listener_security_protocol_map", {}).get(_name, _name) == "PLAINTEXT":
+        if fields.get("listener_security_protocol_map", {}).get(_name, _name) == protocol.value:
             return HostPort(host.strip("[]"), int(port))
-    if not isinstance(fields["host"], str):
-        raise KeyError("PLAINTEXT")
+    if protocol is not SecurityProtocol.PLAINTEXT or not isinstance(fields["host"], str):
+        raise KeyError(protocol.value)
     return HostPort(fields["host"], int(fields["port"]))

@@ -99,7 +99,8 @@ class SyncProducer:
                 discover: Discovery | None = None
                 if zookeeper:
                     discover = from_zookeeper(
-                        await stack.enter_async_context(open_zookeeper(zookeeper, security=zookeeper_security))
+                        await stack.enter_async_context(open_zookeeper(zookeeper, security=zookeeper_security)),
+                        settings.security.protocol,
                     )
                 cluster = await stack.enter_async_context(open_cluster(settings, discover=discover))
                 async with open_with(

@@ -19,7 +19,7 @@ from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import BROKER_IDS
 
 if TYPE_CHECKING:
-    from pipeline.cli.child_services import ServiceUnit, Unit
+    from pipeline.cli.child_services import ServiceUnit, Unit, ZooKeeperUnit
     from pipeline.cli.secured.local_security import LocalSecurity
 
 app = typer.Typer(no_args_is_help=True, help="A cluster on this machine, to try things out.")
@@ -127,6 +127,7 @@ def _temporary_directory() -> Iterator[Path]:
 class ClusterPlan:
     """The units of a local cluster by stages of their start, and their addresses."""
 
+    zookeeper: "ZooKeeperUnit"
     stages: "Sequence[Sequence[Unit]]"
     addresses: dict[str, str]
     security: "LocalSecurity | None"
@@ -152,7 +153,7 @@ def plan_cluster(root: Path, options: LocalOptions) -> ClusterPlan:
     """Choose ports and settings. Raises ConfigurationError for wrong broker settings, before anything runs."""
     from pipeline.cli.broker import read_broker_settings
     from pipeline.cli.child_services import ServiceUnit, ZooKeeperUnit
-    from pipeline.cli.secured.local_security import JAAS_KEY, LocalSecurity
+    from pipeline.cli.secured.local_security import LOGINS, LocalSecurity
     from pipeline.cli.secured.shown_secrets import refuse_shown_secrets
     from pipeline.coordination.embedded import ZooKeeperProcess
     from pipeline.processes import free_port
@@ -185,13 +186,14 @@ def plan_cluster(root: Path, options: LocalOptions) -> ClusterPlan:
         else:
             protected = security.broker_settings(directory.name, port)
             settings = {**protected, **common, **own, "listeners": protected["listeners"]}
-            read_broker_settings({key: value for key, value in settings.items() if key != JAAS_KEY})  # has no file yet
+            read_broker_settings({key: value for key, value in settings.items() if key not in LOGINS})
         brokers.append(ServiceUnit(directory.name, "broker", directory, settings))
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
     services = _plan_services(root, options, bootstrap, security)
-    zookeepers: list[Unit] = [ZooKeeperUnit(ZooKeeperProcess(root / "zookeeper", port=zookeeper_port))]
+    zookeeper_unit = ZooKeeperUnit(ZooKeeperProcess(root / "zookeeper", port=zookeeper_port))
     return ClusterPlan(
-        stages=[stage for stage in (zookeepers, brokers, services) if stage],
+        zookeeper=zookeeper_unit,
+        stages=[stage for stage in ([zookeeper_unit], brokers, services) if stage],
         addresses={"bootstrap": bootstrap, "zookeeper": zookeeper, **{unit.name: unit.url for unit in services}},
         security=security,
         broker_ports=ports,
@@ -236,6 +238,7 @@ def _up(root: Path, options: LocalOptions) -> None:
         plan.require_free_ports()
         if plan.security is not None:
             plan.security.prepare([unit.name for unit in plan.stages[1]], randomness())
+            plan.zookeeper.server.protection = plan.security.zookeeper_protection()
         trio.run(run_until_signalled, partial(_run, plan, options.restart_after_s))
 
 
@@ -266,7 +269,7 @@ async def _run(plan: ClusterPlan, restart_after_s: float) -> None:
                     for unit in stage:
                         nursery.start_soon(start, unit, progress)
                 if stage is plan.stages[0] and plan.is_taken_up:
-                    await _forget_former_brokers(plan.addresses["zookeeper"], len(plan.broker_ports))
+                    await _forget_former_brokers(plan)
                 if stage is plan.stages[0] and plan.security is not None:
                     await plan.security.seed_at(plan.addresses["zookeeper"], randomness())
         try:
@@ -285,17 +288,19 @@ async def _run(plan: ClusterPlan, restart_after_s: float) -> None:
         await stop_in_reverse(begun)
 
 
-async def _forget_former_brokers(zookeeper: str, count: int) -> None:
+async def _forget_former_brokers(plan: ClusterPlan) -> None:
     """Remove the registrations of brokers that were killed together with their ZooKeeper.
 
     This process holds the directory, so the brokers are dead; ZooKeeper would keep their registrations until their
     sessions expire, and refuse brokers with the same ids at other ports.
     """
     from pipeline.coordination.zookeeper import open_zookeeper
+    from pipeline.coordination.zookeeper_security import OPEN_ZOOKEEPER
     from pipeline.errors import NoNodeError
 
-    async with open_zookeeper(zookeeper) as client:
-        for number in range(1, count + 1):
+    security = OPEN_ZOOKEEPER if plan.security is None else plan.security.zookeeper_security()
+    async with open_zookeeper(plan.addresses["zookeeper"], security=security) as client:
+        for number in range(1, len(plan.broker_ports) + 1):
             with suppress(NoNodeError):
                 await client.delete(f"{BROKER_IDS}/{number}")
 

@@ -115,6 +115,15 @@ def test_a_command_without_client_settings_says_what_may_be_missing(cluster: Loc
     assert "closed the connection. If this is a listener of TLS or SASL, name a file of client settings" in done.stderr
 
 
+def test_zookeeper_answers_nobody_but_brokers(cluster: LocalCluster) -> None:
+    command = [sys.executable, "-m", "pipeline", "broker", "list", "--zookeeper", cluster.zookeeper]
+    stranger = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert stranger.returncode == 1, stranger.stdout
+    login = ["--client-config", str(cluster.client_config("app").parent / "broker.properties")]
+    broker = subprocess.run([*command, *login], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert broker.returncode == 0, broker.stderr
+
+
 def test_no_password_is_in_a_log_or_in_settings_of_services(cluster: LocalCluster) -> None:
     passwords = {
         properties(path)["sasl.password"] for path in (cluster.directory / "security" / "clients").glob("*.properties")

@@ -124,6 +124,8 @@ class Datacenters:
         """Start all processes. Raises the error of the first that fails to start."""
         if self.security is not None:
             self.security.prepare([broker.name for broker in self.brokers.values()], randomness())
+            for zookeeper in self.zookeepers.values():
+                zookeeper.server.protection = self.security.zookeeper_protection()
         for number, stage in enumerate(self.stages):
             with unwrapped_errors():
                 async with trio.open_nursery() as nursery:

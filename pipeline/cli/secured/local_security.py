@@ -17,12 +17,14 @@ from random import Random
 from pipeline.cli.secured.certificates import Authority, KeyPair, ends_of
 from pipeline.cli.secured.roles import BROKER_USER, LOCAL_USERS, SUPER_USERS, acls_of
 from pipeline.coordination.acl_znodes import AclPattern, AclRule, decode_rules, encode_rules
+from pipeline.coordination.embedded import ServerProtection
 from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.scram_znodes import MIN_ITERATIONS, ScramCredential, ScramHash, salted_password, user_path
 from pipeline.coordination.update import update
 from pipeline.coordination.znodes import decode_config, encode_config
 from pipeline.coordination.zookeeper import open_zookeeper
-from pipeline.credentials import resolved
+from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
+from pipeline.credentials import Secret, resolved
 from pipeline.errors import ConfigurationError
 
 HOSTS = ("127.0.0.1", "localhost", "::1")
@@ -30,7 +32,10 @@ RENEWED_BEFORE = timedelta(days=30)
 PASSWORD_BYTES = 24
 SALT_BYTES = 32
 MECHANISM = ScramHash.SHA_512
+ZOOKEEPER = "zookeeper"
 JAAS_KEY = "scram-sha-512.sasl.jaas.config"
+LOGINS = frozenset({JAAS_KEY, "zookeeper.auth.username", "zookeeper.auth.password", "zookeeper.set.acl"})
+"""Settings of brokers that need the files that `prepare` creates."""
 _JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{user}" password="{password}";'
 
 
@@ -58,14 +63,17 @@ class LocalSecurity:
             for directory in (self.directory, self.directory / "clients"):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             authority = self._authority()
-            for name in brokers:
+            for name in (ZOOKEEPER, *brokers):
                 self._certify(authority, name)
             for user in LOCAL_USERS:
                 if self.client_file(user).exists():
                     password = self._password(user)
                 else:
                     password = base64.urlsafe_b64encode(rng.randbytes(PASSWORD_BYTES)).decode()
-                lines = [f"{key}={value}" for key, value in self._client_settings(user, password).items()]
+                settings = self._client_settings(user, password)
+                if user == BROKER_USER:  # for commands with --zookeeper
+                    settings |= self._zookeeper_login(password)
+                lines = [f"{key}={value}" for key, value in settings.items()]
                 _write_privately(self.client_file(user), "\n".join([f"# Client settings of the user {user}", *lines]))
         except (OSError, ValueError) as error:
             raise ConfigurationError("--secure", f"{self.directory} cannot be used: {error}") from error
@@ -87,7 +95,22 @@ class LocalSecurity:
             "ssl.truststore.location": str(self.authority_file),
             "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
             "super.users": ";".join(f"User:{user}" for user in SUPER_USERS),
+            **self._zookeeper_login(password),
+            "zookeeper.set.acl": "true",
         }
+
+    def zookeeper_protection(self) -> ServerProtection:
+        """Return the users and the certificate of ZooKeeper. Raises ConfigurationError without `prepare` before."""
+        return ServerProtection(
+            users={BROKER_USER: Secret(self._password(BROKER_USER))},
+            keystore=self._keystore(ZOOKEEPER),
+            truststore=self.authority_file,
+        )
+
+    def zookeeper_security(self) -> ZooKeeperSecurity:
+        """Return what clients of ZooKeeper need, to do as brokers do. Raises ConfigurationError as above."""
+        login = self._zookeeper_login(self._place_of_password(BROKER_USER))
+        return ZooKeeperSecurity.from_settings({**login, "zookeeper.set.acl": True})
 
     def told(self) -> dict[str, object]:
         """Return where the files are, for the user of the command."""
@@ -96,7 +119,7 @@ class LocalSecurity:
 
     async def seed_at(self, zookeeper: str, rng: Random) -> None:
         """Do as `seed` with the ZooKeeper at an address."""
-        async with open_zookeeper(zookeeper) as client:
+        async with open_zookeeper(zookeeper, security=self.zookeeper_security()) as client:
             await self.seed(client, rng)
 
     async def seed(self, zookeeper: CoordinationClient, rng: Random) -> None:
@@ -128,6 +151,14 @@ class LocalSecurity:
             "sasl.username": user,
             "sasl.password": password,
             "ssl.ca.location": str(self.authority_file),
+        }
+
+    def _zookeeper_login(self, password: str) -> dict[str, str]:
+        return {
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.ssl.truststore.location": str(self.authority_file),
+            "zookeeper.auth.username": BROKER_USER,
+            "zookeeper.auth.password": password,
         }
 
     def _keystore(self, name: str) -> Path:

@@ -7,8 +7,8 @@ from pathlib import Path
 from bench.broker.clients import asked_of, confluent, create_topic, delete_topic
 from bench.broker.servers import Server
 from bench.broker.workloads import Workload
+from pipeline.cli.secured.certificates import Authority
 from pipeline.processes import free_port
-from tests.support.certificates import Authority
 from tests.support.secured_service import PASSWORD, USER, make_users
 
 PLAINTEXT = "PLAINTEXT"

@@ -184,7 +184,7 @@ class Protection:
                     first_reads.start_soon(nursery.start, keys.run)
             self._has_looked.set()
 
-    async def has_keys(self) -> None:
+    async def wait_for_keys(self) -> None:
         """Wait until the keys of tokens have been looked for. A broker without tokens waits for nothing."""
         if self.published_keys:
             await self._has_looked.wait()

@@ -199,7 +199,7 @@ async def _run(
                     await trio.to_thread.run_sync(warn_of_open_paths, [*config.log_dirs, *protection.key_files])
                 await protection.find_secret(world.zookeeper)
                 nursery.start_soon(protection.run)
-                await protection.has_keys()
+                await protection.wait_for_keys()
                 await nursery.start(_serve, handle.parts, listeners, protection, world)
                 handle.is_serving = True
                 address, http_address = str(handle.address), str(handle.http_address)

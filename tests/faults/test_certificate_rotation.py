@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer
 from cryptography import x509
 
 from pipeline.broker import protection
-from tests.support.certificates import Authority, KeyPair
+from pipeline.cli.secured.certificates import Authority, KeyPair
 from tests.support.clients import wait_for
 from tests.support.secured_service import SecuredService, secured_service
 

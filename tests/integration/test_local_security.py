@@ -5,15 +5,10 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
-import trio
-from prometheus_client import CollectorRegistry
 
-from pipeline.broker.replication.observer import NoObserver
-from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.cli.broker import read_broker_settings
 from pipeline.cli.secured.certificates import Authority, KeyPair, ends_of
 from pipeline.cli.secured.local_security import LocalSecurity
@@ -33,6 +28,7 @@ from pipeline.model import HostPort, TopicPartition
 from pipeline.net.client_security import ClientSecurity
 from pipeline.protocol.errors import KafkaError
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.serving_broker import serving_broker
 
 RNG = random.Random(7)
 
@@ -55,20 +51,10 @@ async def broker(security: LocalSecurity) -> AsyncIterator[HostPort]:
         **security.broker_settings("broker-1", 0),
     }
     config, _ = read_broker_settings(settings)
-    async with zookeeper.open() as client, trio.open_nursery() as nursery:
+    async with zookeeper.open() as client:
         await security.seed(client, RNG)
-        run = partial(
-            run_broker,
-            config,
-            client,
-            clock=wall_clock,
-            rng=random.SystemRandom(),
-            observer=NoObserver(),
-            metrics=CollectorRegistry(),
-        )
-        handle: BrokerHandle = await nursery.start(run)
-        yield handle.inter_broker_address
-        nursery.cancel_scope.cancel()
+        async with serving_broker(config, client) as handle:
+            yield handle.inter_broker_address
 
 
 @asynccontextmanager

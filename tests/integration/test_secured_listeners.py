@@ -1,6 +1,5 @@
 """A broker with a listener of each protocol, and confluent-kafka as client of each."""
 
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,14 +20,11 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from prometheus_client import CollectorRegistry
 
-from pipeline.broker.replication.observer import NoObserver
-from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.cli.secured.certificates import Authority
-from pipeline.cli.terminal.connect import wall_clock
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.serving_broker import serving_broker
 
 AUTHORITY = Authority()
 PASSWORD = "pencil"
@@ -71,21 +67,10 @@ async def running(directory: Path, **more: str) -> AsyncIterator[dict[str, str]]
             **given,
         }
     )
-    async with MemoryZooKeeper().open() as zookeeper, trio.open_nursery() as nursery:
-        run = partial(
-            run_broker,
-            config,
-            zookeeper,
-            clock=wall_clock,
-            rng=random.SystemRandom(),
-            observer=NoObserver(),
-            metrics=CollectorRegistry(),
-        )
-        handle: BrokerHandle = await nursery.start(run)
+    async with MemoryZooKeeper().open() as zookeeper, serving_broker(config, zookeeper) as handle:
         assert handle.parts is not None
         addresses = handle.parts.context.view.brokers[config.broker_id].addresses
         yield {name: str(address) for name, address in addresses.items()}
-        nursery.cancel_scope.cancel()
 
 
 def client(directory: Path, addresses: dict[str, str], listener: str, **more: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from pipeline.broker.replication.observer import NoObserver
 from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.cli.secured.certificates import Authority
 from pipeline.cli.terminal.connect import wall_clock
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
@@ -24,7 +25,6 @@ from pipeline.client.cluster.config import ClientConfig, ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from pipeline.net.client_security import ClientSecurity
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.support.certificates import Authority
 
 PASSWORD = "hidden-9f27"
 RECORDS = 500

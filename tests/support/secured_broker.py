@@ -1,22 +1,14 @@
 """A secured broker in this process, and clients of it that send what they like: named users, and bytes of strangers."""
 
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import trio
-from prometheus_client import CollectorRegistry
-
-from pipeline.broker.replication.observer import NoObserver
 from pipeline.broker.requests.context import BrokerContext
-from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.cli.secured.certificates import Authority
-from pipeline.cli.terminal.connect import wall_clock
 from pipeline.model import HostPort
 from pipeline.net.client_security import ClientSecurity
 from pipeline.net.connection_pool import open_connection_pool
@@ -25,6 +17,7 @@ from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopic
 from pipeline.protocol.messages.describe_acls import AclOperation, AclPatternType, AclPermission, AclResourceType
 from pipeline.protocol.schema import Message
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.serving_broker import serving_broker
 
 AUTHORITY = Authority()
 PASSWORDS = {"admin": "boss", "alice": "pencil", "mallory": "evil", "broker": "b2b"}
@@ -99,21 +92,10 @@ async def secured_broker(
     given = {key.replace("_", "."): value for key, value in more.items()}
     config = BrokerConfig.from_settings(settings_of(directory) | given)
     zookeeper = zookeeper or MemoryZooKeeper()
-    async with zookeeper.open() as client, trio.open_nursery() as nursery:
-        run = partial(
-            run_broker,
-            config,
-            client,
-            clock=wall_clock,
-            rng=random.SystemRandom(),
-            observer=NoObserver(),
-            metrics=CollectorRegistry(),
-        )
-        handle: BrokerHandle = await nursery.start(run)
+    async with zookeeper.open() as client, serving_broker(config, client) as handle:
         assert handle.parts is not None
         context = handle.parts.context
         yield SecuredBroker(directory, context, context.view.brokers[config.broker_id].addresses, zookeeper)
-        nursery.cancel_scope.cancel()
 
 
 async def create(ask: Ask, *topics: str) -> None:

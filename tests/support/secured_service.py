@@ -1,25 +1,20 @@
 """A broker with a listener of each protocol, all SASL mechanisms and an authorizer, for clients of all kinds."""
 
-import random
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from queue import Queue
 
 import trio
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
-from prometheus_client import CollectorRegistry
 
-from pipeline.broker.replication.observer import NoObserver
-from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.broker.settings.broker import BrokerConfig
-from pipeline.cli.terminal.connect import wall_clock
+from pipeline.cli.secured.certificates import Authority
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.support.certificates import Authority
+from tests.support.serving_broker import serving_broker
 from tests.support.token_authority import TokenAuthority
 
 LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -94,21 +89,16 @@ def secured_service(directory: Path, **more: str) -> Iterator[SecuredService]:
 
         async def serve() -> None:
             try:
-                async with MemoryZooKeeper().open() as zookeeper, trio.open_nursery() as nursery:
-                    run = partial(
-                        run_broker,
-                        config,
-                        zookeeper,
-                        clock=wall_clock,
-                        rng=random.SystemRandom(),
-                        observer=NoObserver(),
-                        metrics=CollectorRegistry(),
-                    )
-                    handle: BrokerHandle = await nursery.start(run)
-                    assert handle.parts is not None
-                    found = handle.parts.context.view.brokers[config.broker_id].addresses
-                    addresses = {name: str(address) for name, address in found.items()}
-                    started.put((addresses, trio.lowlevel.current_trio_token(), nursery.cancel_scope))
+                with trio.CancelScope() as scope:
+                    async with (
+                        MemoryZooKeeper().open() as zookeeper,
+                        serving_broker(config, zookeeper) as handle,
+                    ):
+                        assert handle.parts is not None
+                        found = handle.parts.context.view.brokers[config.broker_id].addresses
+                        addresses = {name: str(address) for name, address in found.items()}
+                        started.put((addresses, trio.lowlevel.current_trio_token(), scope))
+                        await trio.sleep_forever()
             except BaseException as error:
                 started.put(error)
                 raise

@@ -6,11 +6,11 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
+from pipeline.cli.secured.certificates import Authority
 from pipeline.coordination.embedded import ServerProtection
 from pipeline.coordination.zookeeper import ZooKeeper
 from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
 from pipeline.credentials import Secret
-from tests.support.certificates import Authority
 
 AUTHORITY = Authority()
 PASSWORD = "correct-horse"

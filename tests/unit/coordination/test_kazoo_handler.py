@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.cli.secured.certificates import Authority, KeyPair
 from pipeline.coordination.kazoo_handler import TlsHandler
 from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
-from tests.support.certificates import Authority, KeyPair
 
 AUTHORITY = Authority()
 MESSAGE = b"answer-1answer-2"

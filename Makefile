@@ -15,9 +15,9 @@ demo: install
 test: install install-test
 	@$(if $(TESTS),.venv/bin/python -m pytest $(TESTS),.venv/bin/python -m tests.support.suite)
 
-# What takes too long for each change: the tests marked `long`. TESTS names some of them.
+# What takes too long for each change: the tests marked `long`. TESTS names some of them, JOBS and RESUME: docs/testing.md.
 test-long: install install-test
-	@.venv/bin/python -m pytest -m long $(TESTS)
+	@.venv/bin/python -m tests.support.long_suite $(if $(JOBS),--jobs $(JOBS)) $(if $(RESUME),--resume $(RESUME)) $(TESTS)
 
 check: install install-test
 	.venv/bin/ruff format --check .

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,11 +36,13 @@ class Part:
     name: str
     paths: Sequence[str]
     without: Sequence[str] = ()
+    options: Sequence[str] = ()
 
     @property
     def arguments(self) -> list[str]:
         """For pytest."""
-        return [f"tests/{path}" for path in self.paths] + [f"--ignore=tests/{path}" for path in self.without]
+        paths = [f"tests/{path}" for path in self.paths] + [f"--ignore=tests/{path}" for path in self.without]
+        return [*self.options, *paths]
 
 
 SPARK = tuple(
@@ -115,6 +117,7 @@ class PartResult:
     exit_code: int
     failed: tuple[str, ...]
     """Ids of tests, as pytest takes them."""
+    duration_s: float
 
 
 @dataclass(slots=True)
@@ -122,11 +125,14 @@ class Suite:
     """Runs parts, and ends those under way when it is interrupted."""
 
     root: Path = ROOT
+    processes: int = PROCESSES
+    on_end: Callable[[PartResult], None] = lambda result: None
+    """Is told of each part that has ended."""
     under_way: set["subprocess.Popen[bytes]"] = field(default_factory=set)
 
     def run(self, parts: Sequence[Part]) -> str:
         """Run all; what each says is printed when it ends. Returns what failed, "" if nothing did."""
-        with ThreadPoolExecutor(PROCESSES) as pool:
+        with ThreadPoolExecutor(self.processes) as pool:
             try:
                 ended = [done.result() for done in as_completed(pool.submit(self._run, part) for part in parts)]
             except BaseException:
@@ -139,7 +145,8 @@ class Suite:
         is_other = any(result.exit_code != TESTS_FAILED or not result.failed for result in failed)
         if not tests or len(tests) > MAX_REPEATED or is_other:
             return ", ".join(result.name for result in failed)
-        repeated = self._run(Part("those that failed, alone", [test.removeprefix("tests/") for test in tests]))
+        again = [test.removeprefix("tests/") for test in tests]
+        repeated = self._run(Part("those that failed, alone", again, options=parts[0].options))
         if repeated.exit_code == 0:
             say(f"=== passed alone, but failed beside others: {', '.join(tests)}")
         return "" if repeated.exit_code == 0 else ", ".join(repeated.failed or tests)
@@ -163,9 +170,11 @@ class Suite:
                 self.under_way.discard(process)
             failed = Path(directory, "cache/v/cache/lastfailed")
             tests = tuple(json.loads(failed.read_bytes())) if failed.exists() else ()
+        result = PartResult(part.name, process.returncode, tests, time.monotonic() - began_s)
         verdict = "passed" if process.returncode == 0 else f"FAILED ({process.returncode})"
-        say(f"{output.decode(errors='replace')}=== {part.name}: {verdict} in {time.monotonic() - began_s:.0f} s\n")
-        return PartResult(part.name, process.returncode, tests)
+        say(f"{output.decode(errors='replace')}=== {part.name}: {verdict} in {result.duration_s:.0f} s\n")
+        self.on_end(result)
+        return result
 
 
 def say(text: str) -> None:

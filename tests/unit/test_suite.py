@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.long_suite import PassedParts, files_with_long_tests, parts_left
 from tests.support.suite import MAX_REPEATED, PARTS, ROOT, Part, Suite
 
 TESTS = """\
@@ -79,3 +80,24 @@ def test_a_test_that_passes_when_it_runs_alone_is_named_and_one_that_fails_again
     many = FAILS_ONCE.replace("def ", f"@pytest.mark.parametrize('number', range({MAX_REPEATED + 1}))\ndef ")
     many = many.replace("test_first_time()", "test_first_time(number)").replace(".mark", ".{number}").replace('"', 'f"')
     assert suite.run([write("many", "import pytest\n" + many)]) == "many"
+
+
+def test_long_tests_that_passed_with_this_code_are_not_run_again(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long: x\n", encoding="utf-8")
+    for name in ("a", "b", "c"):
+        program = TESTS if name != "b" else TESTS.replace("test_soak(): pass", "test_soak(): assert False")
+        (tmp_path / f"tests/test_{name}.py").write_text(program, encoding="utf-8")
+    (tmp_path / "tests/test_short.py").write_text("def test_ordinary(): pass\n", encoding="utf-8")
+    files = files_with_long_tests([], tmp_path)
+    assert files == ["test_a.py", "test_b.py", "test_c.py"]
+
+    kept = tmp_path / "passed.jsonl"
+    passed = PassedParts(kept, "code 1")
+    suite = Suite(tmp_path, processes=2, on_end=passed.add)
+    assert suite.run(list(parts_left(files, passed))) == "tests/test_b.py::test_soak"
+    assert [part.name for part in parts_left(files, PassedParts(kept, "code 1"))] == ["test_b.py"]
+    other = PassedParts(kept, "code 2")
+    first, *others = [part.name for part in parts_left(files, other)]
+    assert (first, {*others}) == ("test_b.py", {"test_a.py", "test_c.py"})  # that of unknown duration first
+    assert other.durations_s.keys() == {"test_a.py", "test_c.py"}

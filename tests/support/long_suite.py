@@ -1,0 +1,77 @@
+"""`make test-long`: the tests marked `long`. Each file is a part of its own; two run at a time.
+
+A run takes hours. With `--resume FILE`, parts that passed with this code are not run again; the file keeps how long
+each took.
+
+    python -m tests.support.long_suite [--jobs N] [--resume FILE] [PATH ...]
+"""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pipeline.testing.simulation.done_seeds import code_state
+from tests.support.suite import ROOT, Part, PartResult, Suite, say
+
+LONG = ("-m", "long")
+
+
+class PassedParts:
+    """Lines of JSON in a file, one for each part that passed: its name, the state of the code, and its seconds."""
+
+    def __init__(self, path: Path | None, code: str) -> None:
+        """Read the file. Without a path nothing is kept."""
+        self._path, self._code = path, code
+        lines = path.read_text().splitlines() if path and path.exists() else []
+        rows = [json.loads(line) for line in lines]
+        self.durations_s = {row["part"]: row["seconds"] for row in rows}
+        """By part, of any state of the code."""
+        self.names = {row["part"] for row in rows if row["code"] == code}
+        """Those that passed with this code."""
+
+    def add(self, result: PartResult) -> None:
+        """A part has ended; it is kept if it passed and is a file."""
+        if self._path is not None and result.exit_code == 0 and result.name.endswith(".py"):
+            row = {"part": result.name, "code": self._code, "seconds": round(result.duration_s)}
+            with self._path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def files_with_long_tests(paths: Sequence[str], root: Path = ROOT) -> list[str]:
+    """Return their paths below `tests`. Raises CalledProcessError if a file cannot be read."""
+    command = [sys.executable, "-m", "pytest", *LONG, "--collect-only", "-q", *paths]
+    done = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True)
+    ids = [line for line in done.stdout.splitlines() if "::" in line]
+    return list(dict.fromkeys(each.partition("::")[0].removeprefix("tests/") for each in ids))
+
+
+def parts_left(files: Sequence[str], passed: PassedParts) -> Iterator[Part]:
+    """Yield those that have not passed, of unknown duration first, then the longest first."""
+    for file in sorted(files, key=lambda file: -passed.durations_s.get(file, float("inf"))):
+        if file not in passed.names:
+            yield Part(file, [file], options=LONG)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0 if all passed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.long_suite", description=__doc__)
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="of files or folders of tests; all, if none is named")
+    parser.add_argument("--jobs", type=int, default=2, help="how many parts at a time")
+    parser.add_argument("--resume", type=Path, help="file of the parts that have passed; these are not run again")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    began_s = time.monotonic()
+    passed = PassedParts(options.resume, code_state())
+    left = list(parts_left(files_with_long_tests(options.paths), passed))
+    failed = Suite(processes=options.jobs, on_end=passed.add).run(left) if left else ""
+    say(f"=== {f'FAILED: {failed}' if failed else 'all passed'} in {time.monotonic() - began_s:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -272,41 +272,44 @@ class SourceMirror:
         await self._end_recreated(ended)
 
     async def _end_recreated(self, assignments: Sequence[Assignment]) -> None:
-        """Halt partitions whose topics were created again; record where the old ones end if gaps are skipped.
+        """End partitions whose topics were created again; record where the old ones end if gaps are skipped.
 
-        The new topics are copied from the next refresh on, into partitions of their own.
+        The new topics are copied from the next refresh on, into partitions of their own. A single answer of the source
+        stops copying, and ends nothing for good. It may be older than the entry, which another mirror wrote since, or
+        come from a broker that lags behind. So there is no gap to skip before the next answer says the same.
         """
-        hub, states = self._hub, self.copies.states
-        new = []
         for each in assignments:
             if not self.copies.has(each.source.partition):
                 self.copies.leave(each)
                 continue
-            copy = states.get(each.source.partition)
-            if copy is None or copy.halt is None or copy.halt.topic_id != each.source.topic_id:
-                self.copies.reject(each, self._recreation(each), advice=Advice.SKIP_GAP)  # what is under way ends here
-                new.append(each)
-            elif self.copies.flows.gap_policy_of(copy.source.topic) is GapPolicy.SKIP:
-                # Not at the first look: the answer may be that of a broker of the source that lags behind.
-                await hub.gaps.record(copy.halt)
-        for each in new:
-            source = each.source
-            copy = states.get(source.partition)
-            epoch = self.copies.share.epoch_of(self.copies.unit_of(source.partition))
-            if copy is None or epoch is None:
+            copy = self.copies.states.get(each.source.partition)
+            if copy is None or copy.assignment != each or not copy.is_doubted:
+                self.copies.doubt(each, f"{self._recreation(each)}; the source is asked again before that counts")
                 continue
-            # With the epoch of now: the partition may have been another member's since it was copied here.
-            token = hub.sources.origin_of(self.name, each).token()
-            ended = PartitionCopy(each, token=token, copier_epoch=epoch)
-            end = (await hub.destination.locate(ended)).source_offset
-            last = copy.progress.high_watermark
-            detail = f"topic id {source.topic_id}" + ("" if last is None else f", high watermark {last} when last seen")
-            cluster_id = hub.sources.cluster_ids[self.name]
-            gap = recreation_of(each, end, now_ms=hub.clock(), cluster_id=cluster_id, detail=detail)
-            command = f"pipeline mirror resume --mirror URL --skip --source {self.name} {source.partition}"
-            text = f"{self._recreation(each)}. To copy the new one into a partition of its own: {command}"
-            if self.copies.is_current(copy):  # else withdrawn meanwhile: no flow selects the topic any more
-                self.copies.end(each, gap, text)
+            if copy.halt is None:
+                await self._offer_end(copy)
+            if copy.halt is not None and self.copies.flows.gap_policy_of(copy.source.topic) is GapPolicy.SKIP:
+                await self._hub.gaps.record(copy.halt)
+
+    async def _offer_end(self, copy: PartitionCopy) -> None:
+        """Halt a partition whose topic was created again until the gap at its end is skipped."""
+        hub, assignment = self._hub, copy.assignment
+        source = assignment.source
+        epoch = self.copies.share.epoch_of(self.copies.unit_of(source.partition))
+        if epoch is None:
+            return
+        # With the epoch of now: the partition may have been another member's since it was copied here.
+        token = hub.sources.origin_of(self.name, assignment).token()
+        ended = PartitionCopy(assignment, token=token, copier_epoch=epoch)
+        end = (await hub.destination.locate(ended)).source_offset
+        last = copy.progress.high_watermark
+        detail = f"topic id {source.topic_id}" + ("" if last is None else f", high watermark {last} when last seen")
+        cluster_id = hub.sources.cluster_ids[self.name]
+        gap = recreation_of(assignment, end, now_ms=hub.clock(), cluster_id=cluster_id, detail=detail)
+        command = f"pipeline mirror resume --mirror URL --skip --source {self.name} {source.partition}"
+        text = f"{self._recreation(assignment)}. To copy the new one into a partition of its own: {command}"
+        if self.copies.is_current(copy):  # else withdrawn meanwhile: no flow selects the topic any more
+            self.copies.end(assignment, gap, text)
 
     def _recreation(self, assignment: Assignment) -> str:
         copied = f"{assignment.replica} is the copy of the old topic"

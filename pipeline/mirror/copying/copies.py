@@ -161,6 +161,8 @@ class PartitionCopy:
     """The last leader that named its high watermark in answer to ListOffsets."""
     halt: Gap | None = None
     """Gap that a user must skip before the partition continues."""
+    is_doubted: bool = False
+    """True if an answer of the source had another topic of the name, and no later one had the topic of `assignment`."""
     progress: CopyProgress = field(default_factory=CopyProgress)
     token: str = ""
     """Name of the source partition in Produce requests (`Origin.token`); empty if the hub does not check sources."""
@@ -315,6 +317,12 @@ class SourceCopies:
     def is_current(self, copy: PartitionCopy) -> bool:
         """Return True if no newer state has replaced this one."""
         return self.states.get(copy.source) is copy
+
+    def doubt(self, assignment: Assignment, reason: str) -> None:
+        """Stop copying a partition whose topic was perhaps created again: the source's next answer decides."""
+        self.reject(assignment, reason, advice=Advice.SKIP_GAP)
+        copy = self.states[assignment.source.partition]
+        copy.is_doubted, copy.halt = True, None
 
     def end(self, assignment: Assignment, gap: Gap, reason: str) -> None:
         """Halt a partition whose topic was created again. It is assigned anew once the gap is in the ledger."""

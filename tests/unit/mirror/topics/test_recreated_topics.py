@@ -12,7 +12,7 @@ from pipeline.client.admin.offsets import delete_records
 from pipeline.client.admin.topics import delete_topics
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import PipelineError
-from pipeline.mirror.copying.resume import ResumeRequest
+from pipeline.mirror.copying.resume import NotHaltedError, ResumeRequest
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.gaps import GAPS_TOPIC, UNKNOWN_LAST, Gap, GapReason
 from pipeline.mirror.journals.table import PartitionTable, Proposal, SourcePartition, decode_proposal
@@ -145,7 +145,7 @@ async def test_a_mirror_killed_after_the_ledger_was_written_goes_on_with_the_new
     """The recorded end of the old topic is the permission."""
     await copy_old(site)
     await recreate(site, b"new")
-    async with site.mirroring(refresh_interval_ms=60_000) as service:
+    async with site.mirroring(refresh_interval_ms=3_000) as service:
         await until_said(service, "--skip --source east clicks-0")
         await service.resumption.resume(ResumeRequest(names=["clicks-0"], skip=True))
         assert len((await site.hub.fetch_all_topics()).topics["clicks"].partitions) == 1
@@ -232,6 +232,40 @@ async def test_a_single_old_answer_ends_nothing_if_gaps_are_skipped(
         await publish(site.east, b"next")
         await until_copied(site.hub, CLICKS, *OLDS, b"next")
         assert len(service.gaps.ledger) == 0
+
+
+async def test_an_old_answer_that_is_compared_with_a_newer_entry_offers_no_gap_to_skip(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mirror asked the source, and then could not reach the hub until another mirror had copied the new topic."""
+    await make(site.east)
+    old = await site.east.fetch_all_topics()
+    await recreate(site, *OLDS)
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, *OLDS)
+    fetch, may_ask = site.east.fetch_all_topics, trio.Event()
+    answers = [old]
+
+    async def answer_late(*, timeout_s: float = DEADLINE_S) -> ClusterMetadata:
+        if answers:
+            return answers.pop()
+        await may_ask.wait()
+        return await fetch(timeout_s=timeout_s)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.east, "fetch_all_topics", answer_late)
+        async with site.mirroring() as service:
+            await until_said(service, "clicks-0 is the copy of the old topic")
+            assert state_of(service) == "halted"
+            for _ in range(3):  # as long as nobody has asked again
+                with pytest.raises(NotHaltedError, match="asked again before that counts"):
+                    await service.resumption.resume(ResumeRequest(names=["clicks"], skip=True))
+            may_ask.set()
+            await publish(site.east, b"next")
+            await until_copied(site.hub, CLICKS, *OLDS, b"next")
+            await until(lambda: reason_of(service) is None)
+    assert await ledger_of(site) == []
+    assert (await site.hub.fetch_all_topics()).topics["clicks"].partitions.keys() == {0}
 
 
 async def test_two_mirrors_give_the_new_topic_one_partition(site: Site) -> None:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from pipeline.audit.events.older import OlderEvent
 from pipeline.audit.events.report import CountReport
+from pipeline.audit.judgement.missing_words import name_of_clock
 from pipeline.audit.judgement.times import duration
 from pipeline.audit.judgement.verdicts import Witness
 from pipeline.records.batch import BatchHeader, TimestampType
@@ -112,7 +113,7 @@ class StoringClock:
         if known is not None and known.since_ms is not None:
             since_ms = min(since_ms, known.since_ms)
         self.witness = Witness(
-            name=f"clock of the brokers of {self.cluster}",
+            name=name_of_clock(self.cluster),
             reason=f"it is {duration(by_ms)} {how} the clock of the audit; set the one that is wrong",
             cluster=self.cluster,
             since_ms=since_ms,

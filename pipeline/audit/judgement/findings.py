@@ -12,10 +12,9 @@ from pipeline.audit.judgement.comparison import STATUSES, Remark, code_of
 from pipeline.audit.judgement.edges import Edge
 from pipeline.audit.judgement.explaining import explained
 from pipeline.audit.judgement.hour_cells import HourCells
-from pipeline.audit.judgement.missing_words import producer_witness
+from pipeline.audit.judgement.missing_words import producer_witness, silent_counter_witness
 from pipeline.audit.judgement.sentences import number_text, records_text, sentence
 from pipeline.audit.judgement.silent_producers import may_have_written
-from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, OffsetSpan, Status, Witness
 from pipeline.audit.judgement.ways import is_among
 from pipeline.audit.ledger.keys import Int64s
@@ -169,13 +168,8 @@ def _silent_counter(hour: HourCells, edge: Edge, place: int) -> Witness:
             partition=partition,
         )
     word_ms = int(stage.word_ms[place])
-    never = word_ms < NEVER_MS // 2
-    return Witness(
-        name=f"the broker of {stage.cluster} that leads {partition}",
-        reason="it never reported it" if never else f"it has not reported it since {iso_time(word_ms)}",
-        cluster=stage.cluster,
-        partition=partition,
-    )
+    clock = hour.words.clocks.get(stage.cluster)
+    return silent_counter_witness(stage.cluster, partition, word_ms, clock, never=word_ms < NEVER_MS // 2)
 
 
 def _explain(suspect: _Suspect, finding: Finding) -> _Suspect:

@@ -1,5 +1,6 @@
 """Words that hours lack, and the sentences that name their witnesses. Pure."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pipeline.audit.judgement.times import duration, iso_time
@@ -19,6 +20,36 @@ class MissingWord:
 def lost_word(name: str, reason: str, cluster: str | None) -> MissingWord:
     """Return a word that waiting will not bring."""
     return MissingWord(witness=Witness(name=name, reason=reason, cluster=cluster), is_lost=True)
+
+
+def name_of_clock(cluster: str) -> str:
+    """Return the name of the witness for the clock of the brokers that store the events of a cluster."""
+    return f"clock of the brokers of {cluster}"
+
+
+def wrong_clocks(witnesses: Iterable[Witness]) -> Mapping[str, Witness]:
+    """Return by cluster those of the witnesses that are for the clock of its brokers."""
+    return {
+        witness.cluster: witness
+        for witness in witnesses
+        if witness.cluster is not None and witness.name == name_of_clock(witness.cluster)
+    }
+
+
+def silent_counter_witness(
+    cluster: str, partition: TopicPartition, word_ms: int, clock: Witness | None, *, never: bool
+) -> Witness:
+    """Return the witness for a counter whose word does not reach up to now; `never`: it never gave one.
+
+    `clock`: the witness for the clock of the brokers of its cluster, if that is wrong. Then nobody can tell whether the
+    counter is silent: reports that are stored at a wrong time do not count for the time at which they were made.
+    """
+    if clock is not None and not never:
+        reason = f"{clock.reason}. Until then reports of {partition} count for no time after {iso_time(word_ms)}"
+        return Witness(name=clock.name, reason=reason, cluster=cluster, partition=partition)
+    reason = "it never reported it" if never else f"it has not reported it since {iso_time(word_ms)}"
+    name = f"the broker of {cluster} that leads {partition}"
+    return Witness(name=name, reason=reason, cluster=cluster, partition=partition)
 
 
 def producer_witness(life: LifeRecord, cluster: str, *, silent: bool) -> Witness:

@@ -9,7 +9,14 @@ import numpy as np
 from pipeline.audit.judgement.cells import leading_life
 from pipeline.audit.judgement.deleted_topics import deleted_topics
 from pipeline.audit.judgement.leader_words import DEFAULT_INTERVAL_MS, LeaderWords, Timing
-from pipeline.audit.judgement.missing_words import MissingWord, in_brackets, leader_witness, lost_word, producer_witness
+from pipeline.audit.judgement.missing_words import (
+    MissingWord,
+    in_brackets,
+    leader_witness,
+    lost_word,
+    producer_witness,
+    wrong_clocks,
+)
 from pipeline.audit.judgement.sentences import number_text
 from pipeline.audit.judgement.silent_producers import OpenSpans
 from pipeline.audit.judgement.verdicts import Expectations, Witness
@@ -42,6 +49,8 @@ class Words:
         self.way = way
         self.timing = timing
         self._unknown = [witness for witness in expectations.unknown if self._concerns(witness.cluster)]
+        self.clocks = wrong_clocks(self._unknown)
+        """By cluster: the witness for the clock of its brokers, if that is wrong."""
         self.deleted = deleted_topics(ledger, way, expectations, timing.now_ms)
         self._unknown += self.deleted.values()
         self._losses = [loss for loss in expectations.losses if self._concerns(loss.cluster)]

@@ -12,13 +12,25 @@ from pipeline.audit.events.encoding import encode_count_report
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import Tier
 from pipeline.audit.judgement.judge import Judge
+from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import AuditedHour, Status
 from pipeline.audit.ledger.ledger import Ledger
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header, set_log_append_time
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.tally import HOUR_MS
-from tests.support.audited_way import EAST, EXPECTED, GRACE_MS, HOUR, HUB, NOW_MS, PENDING_MAX_MS, WholeWay, report
+from tests.support.audited_way import (
+    EAST,
+    EXPECTED,
+    GRACE_MS,
+    HOUR,
+    HUB,
+    NOW_MS,
+    PENDING_MAX_MS,
+    Amounts,
+    WholeWay,
+    report,
+)
 
 DAY_MS = 24 * HOUR_MS
 END_MS = HOUR + HOUR_MS
@@ -162,6 +174,38 @@ def test_hours_of_before_the_clocks_differed_are_not_touched() -> None:
     site.read(sign, later_ms + DAY_MS, later_ms)
     assert site.clocks["hub"].witness is not None
     assert site.hour(later_ms).status is Status.EXACT
+
+
+def test_late_records_of_an_old_hour_that_wait_for_brokers_whose_clock_is_wrong_name_the_clock() -> None:
+    """The hour ended long before the clock was wrong, and was exact. So the clock alone is no reason against it."""
+    site = Site()
+    site.read_all({}, now_ms=NOW_MS, counted_ms=NOW_MS - 1)
+    assert site.hour().status is Status.EXACT
+    later_ms = NOW_MS + DAY_MS
+    more = Amounts(records=12, content=5_555)
+    late = WholeWay(produced=more, live=more, replica=more, loaded=None).reports()
+    skews_ms = {"east": 600_000, "hub": 0}
+    for number in range(10):  # all brokers live, and report on
+        at_ms = later_ms + number * 10_000
+        for event in late:
+            stamp_ms = at_ms + skews_ms[event.counter.cluster]
+            site.read(replace(event, created_ms=stamp_ms), stamp_ms, at_ms)
+    hour = site.hour(at_ms)
+    assert hour.status is Status.UNKNOWN
+    assert {witness.name for witness in hour.missing_witnesses} == {"clock of the brokers of east"}
+    (reason,) = {witness.reason for witness in hour.missing_witnesses}
+    assert reason.startswith(
+        "it is 10 min ahead of the clock of the audit; set the one that is wrong. Until then reports"
+    )
+    assert reason.endswith(f"of clicks-0 count for no time after {iso_time(NOW_MS - 1)}")
+    assert all("clock of the brokers of east" in finding.text for finding in hour.findings)
+    at_ms += 700_000
+    for event in late:
+        site.read(replace(event, created_ms=at_ms), at_ms, at_ms)
+    at_ms += GRACE_MS  # the next reports
+    for event in late:
+        site.read(replace(event, created_ms=at_ms), at_ms, at_ms)
+    assert site.hour(at_ms).status is Status.EXACT
 
 
 def test_a_collector_whose_clock_is_behind_or_ahead_says_that_clocks_differ() -> None:

@@ -11,6 +11,7 @@ from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.audit.judgement import ways
 from pipeline.audit.judgement.findings import MAX_WAITING
 from pipeline.audit.judgement.judge import Judge
+from pipeline.audit.judgement.missing_words import name_of_clock
 from pipeline.audit.judgement.verdicts import EventLoss, Expectations, OffsetSpan, Route, Status, Witness
 from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
 from pipeline.model import TopicPartition
@@ -48,6 +49,9 @@ CHANGES: dict[str, Change] = {
     "a witness of a cluster": lambda known: replace(known, unknown=[replace(WITNESS, cluster="west")]),
     "a witness of a topic": lambda known: replace(known, unknown=[replace(WITNESS, cluster="east", topic="views")]),
     "a witness of late hours": lambda known: replace(known, unknown=[replace(WITNESS, since_ms=HOUR + HOUR_MS)]),
+    "a wrong clock": lambda known: replace(
+        known, unknown=[Witness(name=name_of_clock("east"), reason="is ahead", cluster="east", since_ms=NOW_MS)]
+    ),
     "no witness": lambda known: replace(known, unknown=[]),
     "a loss": lambda known: replace(
         known, losses=[EventLoss(cluster="east", before_ms=HOUR + 1, witness=replace(WITNESS, name="events"))]

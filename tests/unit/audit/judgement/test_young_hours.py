@@ -7,7 +7,9 @@ import pytest
 
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import Tier
-from pipeline.audit.judgement.verdicts import Status
+from pipeline.audit.judgement.missing_words import name_of_clock, silent_counter_witness
+from pipeline.audit.judgement.times import iso_time
+from pipeline.audit.judgement.verdicts import Status, Witness
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import (
     EAST,
@@ -102,6 +104,32 @@ def test_a_mirror_s_copies_wait_for_a_silent_broker_by_name() -> None:
     hour = only_hour([*exact, hub, mirrored(12, later_ms)], **read_to(later_ms))
     assert hour.status is Status.UNKNOWN
     assert any("leads clicks-0" in witness.name for witness in hour.missing_witnesses)
+
+
+def test_a_mirror_s_copies_that_wait_for_brokers_whose_clock_is_wrong_name_the_clock() -> None:
+    """The hour ended long before the clock was wrong; only the words about the copies come at an unknown time."""
+    later_ms = NOW_MS + 2 * HOUR_MS
+    clock = Witness(
+        name=name_of_clock("east"), reason="it is 10 min ahead", cluster="east", since_ms=later_ms - 600_000
+    )
+    reports = [*WholeWay(loaded=None).reports(), signs(later_ms)[1], mirrored(12, later_ms)]
+    hour = only_hour(reports, unknown=[clock], **read_to(later_ms))
+    assert hour.status is Status.UNKNOWN
+    (witness,) = hour.missing_witnesses
+    assert (witness.name, witness.cluster, witness.partition) == (clock.name, "east", EAST)
+    assert (
+        witness.reason
+        == f"it is 10 min ahead. Until then reports of clicks-0 count for no time after {iso_time(NOW_MS)}"
+    )
+    for other in (replace(clock, name=name_of_clock("hub"), cluster="hub"), replace(clock, name="mirror")):
+        (witness,) = only_hour(reports, unknown=[other], **read_to(later_ms)).missing_witnesses
+        assert witness.name == "the broker of east that leads clicks-0"
+
+
+def test_a_counter_that_never_gave_its_word_is_named_whatever_the_clock_is() -> None:
+    clock = Witness(name=name_of_clock("east"), reason="it is 10 min ahead", cluster="east")
+    witness = silent_counter_witness("east", EAST, 0, clock, never=True)
+    assert str(witness) == "the broker of east that leads clicks-0: it never reported it"
 
 
 def test_hours_to_come_are_pending() -> None:

@@ -63,7 +63,8 @@ class BatchHeaders:
         """
         await self._cluster.topic(partition.topic, timeout_s=timeout_s)
         leader = self._cluster.view.leader_of(partition)
-        if leader is None:
+        if leader is None:  # the topic may have other partitions with leaders, so nobody else asks for metadata
+            self._cluster.refresh_soon()
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
         question = _Question(partition, offset)
         waiting = self._waiting.setdefault(leader, deque())

@@ -9,6 +9,7 @@ import trio
 
 from pipeline.client.consumer.batch_headers import MAX_ALONE, MAX_EMPTY_ANSWERS, BatchHeaders
 from pipeline.model import TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchRequest
 from tests.support.brokers import serving_cluster
 from tests.support.mirrors import DEADLINE_S, make, publish
@@ -43,6 +44,29 @@ async def test_batches_that_need_requests_alone_are_asked_for_some_at_once(
                 nursery.start_soon(find, number)
         assert [header.next_offset for _, header in sorted(found.items()) if header is not None] == [1] * 40
         assert (most, sent) == (MAX_ALONE, 40)  # the first one with the answer to all
+
+
+async def test_a_partition_that_had_no_leader_is_asked_for_once_the_cluster_says_that_it_has_one(
+    tmp_path: Path,
+) -> None:
+    """The other partition has its leader, so that the topic is known, and nothing else needs newer metadata."""
+    async with serving_cluster(tmp_path / "east") as east:
+        await make(east, partitions=2)
+        await publish(east, b"a0")
+        topic = east.view.topics["clicks"]
+        leaderless = replace(topic, partitions={**topic.partitions, 0: replace(topic.partitions[0], leader=None)})
+        east.view = replace(east.view, topics={**east.view.topics, "clicks": leaderless})
+        headers = BatchHeaders(east)
+        with trio.fail_after(DEADLINE_S):
+            while True:
+                try:
+                    header = await headers.header_at(TopicPartition("clicks", 0), 0, timeout_s=DEADLINE_S)
+                    break
+                except KafkaError as error:
+                    assert error.code is ErrorCode.LEADER_NOT_AVAILABLE
+                    await trio.sleep(0.01)
+        assert header is not None
+        assert header.next_offset == 1
 
 
 @pytest.mark.parametrize("empty", [1, MAX_EMPTY_ANSWERS, MAX_EMPTY_ANSWERS + 1])

@@ -82,7 +82,7 @@ async def test_a_topic_of_apache_kafka_is_exact_at_every_stage(
             counts: list[dict[str, int]] = []
             with trio.move_on_after(DEADLINE_S):  # a part may be exact everywhere before the rest is published
                 while counts != expected:
-                    hours = await way.wait_for("exact", len(expected), DEADLINE_S)
+                    hours = await way.wait_for("exact", len(expected))
                     counts = [
                         {str(stage): each.records for stage, each in hour.stages.items()} for hour in hours.values()
                     ]

@@ -1,5 +1,7 @@
 """The whole way from a cluster whose brokers do not count: audited producer, reader, mirror, hub and a group."""
 
+from collections import Counter
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -21,8 +23,9 @@ from pipeline.records.tally import HOUR_MS
 from tests.support.brokers import clock, serving_cluster
 from tests.support.foreign_way import INTERVAL_S, LIVE, ForeignWay, counted_mirror, counting_hub, reading
 from tests.support.mirrors import put
+from tests.support.reported_hours import read_reports
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 CLICKS = [TopicPartition("clicks", number) for number in range(2)]
 FIRST_HOUR_MS = clock() // HOUR_MS * HOUR_MS - 3 * HOUR_MS
 HOURS = 2
@@ -122,18 +125,45 @@ async def test_without_the_reader_nothing_is_exact(tmp_path: Path) -> None:
             assert any("clicks" in str(witness) for witness in hour.missing_witnesses)
 
 
+async def publish_also_now(source: Cluster) -> None:
+    """Records of some hours, and one of a producer that does not count, in the hour that is being written."""
+    await publish(source)
+    async with open_producer(source, ProducerConfig(), clock=clock, rng=Random(2)) as producer:
+        await producer.send("clicks", b"now", partition=0)
+
+
 async def test_hours_that_a_stopped_reader_has_not_seen_to_their_end_are_never_exact(tmp_path: Path) -> None:
     async with serving_cluster(tmp_path / LIVE) as source, counting_hub(tmp_path / "hub") as hub:
         await create_topics(source, [NewTopic(name="clicks", partitions=len(CLICKS), replication_factor=1)])
         way = ForeignWay(source, hub, CLICKS)
         async with counted_mirror(source, hub, ["clicks"]):
             async with reading(source, source):
-                await publish(source)
-                async with open_producer(source, ProducerConfig(), clock=clock, rng=Random(2)) as producer:
-                    await producer.send("clicks", b"now", partition=0)  # in the hour that is being written
-                await way.wait_for("pending", HOURS + 1)
+                await publish_also_now(source)
+                await way.wait_for_each(*["exact"] * HOURS, "pending")
             later = await way.judge(later_ms=2 * HOUR_MS)
         written_ms = max(later)
         assert {str(hour.status) for hour in later.values() if hour.hour_ms < written_ms} == {"exact"}
         assert str(later[written_ms].status) == "unknown"
         assert any("of kafka that leads clicks" in str(witness) for witness in later[written_ms].missing_witnesses)
+
+
+async def test_counters_that_stop_at_any_report_make_no_false_verdict(tmp_path: Path) -> None:
+    """Every beginning of one audit topic beside every beginning of the other, as if nothing came after it."""
+    async with serving_cluster(tmp_path / LIVE) as source, counting_hub(tmp_path / "hub") as hub:
+        await create_topics(source, [NewTopic(name="clicks", partitions=len(CLICKS), replication_factor=1)])
+        way = ForeignWay(source, hub, CLICKS)
+        async with reading(source, source), counted_mirror(source, hub, ["clicks"]):
+            await publish_also_now(source)
+            await way.wait_for_each(*["exact"] * HOURS, "pending")
+        of_source, of_hub = await read_reports(source), await read_reports(hub)
+    now_ms = clock() + 2 * HOUR_MS
+    seen = Counter[str]()
+    for many, some in product(range(1, len(of_source) + 1), range(1, len(of_hub) + 1)):
+        for hour in way.judge_reports([*of_source[:many], *of_hub[:some]], now_ms).values():
+            assert str(hour.status) in {"exact", "unknown"}, hour
+            seen[str(hour.status)] += 1
+            if str(hour.status) == "exact":
+                counted = {str(stage): counts.records for stage, counts in hour.stages.items()}
+                assert counted == dict.fromkeys(("produced", "live", "mirrored", "replica"), 20), hour
+    assert seen["exact"] >= HOURS
+    assert seen["unknown"] > HOURS

@@ -1,7 +1,7 @@
 """The way of a topic from a cluster whose brokers do not count to a hub of ours, with all counters and the judge."""
 
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from pipeline.audit.counting.mirror_counter import MirrorCounter
 from pipeline.audit.counting.publisher import open_publisher
 from pipeline.audit.counting.reader_config import ReaderConfig
 from pipeline.audit.counting.reader_service import ReaderService
+from pipeline.audit.events.report import CountReport
 from pipeline.audit.judgement.judge import Judge
 from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, MirroredTopic, Route
 from pipeline.audit.ledger.ledger import Ledger
@@ -34,6 +35,8 @@ from tests.support.reported_hours import read_reports
 
 INTERVAL_MS = 100
 INTERVAL_S = INTERVAL_MS / 1000
+TIMEOUT_S = 180
+POLL_S = 0.1
 LIVE, HUB = "kafka", "hub"
 
 
@@ -111,10 +114,13 @@ class ForeignWay:
     async def judge(self, later_ms: int = 0) -> dict[int, AuditedHour]:
         """The verdict on each hour of the one topic, on what both audit topics have now, at a later time."""
         now_ms = clock() + later_ms
+        reports = [report for cluster in (self.source, self.hub) for report in await read_reports(cluster)]
+        return self.judge_reports(reports, now_ms)
+
+    def judge_reports(self, reports: Iterable[CountReport], now_ms: int) -> dict[int, AuditedHour]:
+        """The verdict on each hour of the one topic, if these are all reports that there are at this time."""
         ledger = Ledger(settle_ms=0)
-        for cluster in (self.source, self.hub):
-            for report in await read_reports(cluster):
-                ledger.apply(report)
+        ledger.apply_all(reports)
         (topic,) = {partition.topic for partition in self.partitions}
         count = len(self.partitions)
         expected = Expectations(
@@ -128,16 +134,26 @@ class ForeignWay:
         judgement = Judge(ledger, grace_ms=0, pending_max_ms=3_600_000).judge(expected, now_ms)
         return {hour.hour_ms: hour for hour in judgement.hours(topic)}
 
-    async def wait_for(self, status: str, hours: int, timeout_s: float = 60) -> dict[int, AuditedHour]:
+    async def wait_for(self, status: str, hours: int) -> dict[int, AuditedHour]:
         """Wait until there are so many hours, and the worst of them has this status."""
+
+        def is_reached(statuses: Sequence[str]) -> bool:
+            return len(statuses) == hours and status in statuses and {*statuses} <= {"exact", status}
+
+        return await self._wait(status, is_reached)
+
+    async def wait_for_each(self, *statuses: str) -> dict[int, AuditedHour]:
+        """Wait until the hours have these statuses, one after the other."""
+        return await self._wait(", ".join(statuses), lambda found: found == [*statuses])
+
+    async def _wait(self, what: str, is_reached: Callable[[Sequence[str]], bool]) -> dict[int, AuditedHour]:
         found: dict[int, AuditedHour] = {}
         try:
-            with trio.fail_after(timeout_s):
+            with trio.fail_after(TIMEOUT_S):
                 while True:
                     found = await self.judge()
-                    statuses = {str(hour.status) for hour in found.values()}
-                    if len(found) == hours and status in statuses and statuses <= {"exact", status}:
+                    if is_reached([str(hour.status) for _, hour in sorted(found.items())]):
                         return found
-                    await trio.sleep(0.1)
+                    await trio.sleep(POLL_S)
         except trio.TooSlowError:
-            raise AssertionError(f"not {status}: {list(found.values())}") from None
+            raise AssertionError(f"not {what}: {list(found.values())}") from None

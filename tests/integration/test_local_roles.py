@@ -102,7 +102,7 @@ async def test_mirror_audit_and_registry_do_with_the_rights_of_their_users(
     async with site.opened("east", "app") as east, site.opened("hub", "admin") as hub:
         await create_topics(east, [NewTopic(name="clicks", partitions=2)])
         await publish(east, "clicks")
-        await commit_offsets(east, "readers", {TopicPartition("clicks", 0): CommittedOffset(offset=1)}, timeout_s=20)
+        await commit_offsets(east, "readers", {TopicPartition("clicks", 0): CommittedOffset(offset=1)}, timeout_s=60)
         units = (mirror, audit, registry)
         try:
             async with trio.open_nursery() as starting:

@@ -93,10 +93,10 @@ def test_a_user_is_created_and_may_do_what_acls_allow(cluster: LocalCluster, tmp
         producer.flush(DEADLINE_S)
         return outcomes == [None]
 
-    wait_for("the ACL to be in force", is_delivered, 10)
+    wait_for("the ACL to be in force", is_delivered, DEADLINE_S)
     run(cluster, "admin", "user", "delete", "alice")
     refused = Producer({"bootstrap.servers": cluster.bootstrap, **properties(own), "log_level": 0})
-    wait_for("a refused login", lambda: bool(refused.poll(0.1)) or logged(cluster, "authentication_failed"), 20)
+    wait_for("a refused login", lambda: bool(refused.poll(0.1)) or logged(cluster, "authentication_failed"), DEADLINE_S)
 
 
 def test_an_application_is_no_administrator(cluster: LocalCluster) -> None:

@@ -76,16 +76,16 @@ async def test_an_application_works_and_leaves_the_topics_of_services_alone(secu
             await publish(app, "clicks")
             with pytest.raises(DeliveryError, match="TOPIC_AUTHORIZATION_FAILED"):
                 await publish(app, "_schemas")
-            await commit_offsets(app, "group", {TopicPartition("clicks", 0): CommittedOffset(offset=1)}, timeout_s=20)
-            assert await fetch_offsets(app, "group", timeout_s=20)
+            await commit_offsets(app, "group", {TopicPartition("clicks", 0): CommittedOffset(offset=1)}, timeout_s=60)
+            assert await fetch_offsets(app, "group", timeout_s=60)
             with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
                 await delete_topics(app, ["_schemas"])
             with pytest.raises(KafkaError, match="CLUSTER_AUTHORIZATION_FAILED"):
-                await describe_acls(app, AclFilter(), timeout_s=10)
+                await describe_acls(app, AclFilter(), timeout_s=60)
         async with client(security, address, "registry") as registry:
             assert set(await list_topics(registry)) == {"_schemas"}
         async with client(security, address, "admin") as admin:
-            assert {acl.rule.principal for acl in await describe_acls(admin, AclFilter(), timeout_s=10)} == {
+            assert {acl.rule.principal for acl in await describe_acls(admin, AclFilter(), timeout_s=60)} == {
                 f"User:{user}" for user in LOCAL_USERS if user not in ("broker", "admin")
             }
             await delete_topics(admin, ["_schemas"])

@@ -76,12 +76,12 @@ class Site:
         """Set quotas, and wait until the broker has them."""
         async with self.client("admin", "admin") as admin:
             changes = {entity: {kind: value} for entity, value in quotas.items()}
-            await alter_client_quotas(admin, changes, timeout_s=10)
+            await alter_client_quotas(admin, changes, timeout_s=60)
             wanted = {entity: value for entity, value in quotas.items() if value is not None}
             removed = quotas.keys() - wanted.keys()
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while True:
-                    found = await describe_client_quotas(admin, timeout_s=10)
+                    found = await describe_client_quotas(admin, timeout_s=60)
                     present = {entity: values[kind] for entity, values in found.items() if kind in values}
                     if wanted.items() <= present.items() and not removed & present.keys():
                         return
@@ -100,7 +100,7 @@ class Site:
     async def produce(self, user: str, client_id: str = "app") -> bool:
         """Publish a record; True if the client is throttled for it."""
         before = sum(self.throttled("produce").values())
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             async with (
                 self.client(user, client_id) as cluster,
                 open_producer(cluster, ProducerConfig(), clock=wall_clock, rng=random.Random(1)) as producer,
@@ -173,7 +173,7 @@ async def test_each_user_has_the_default_for_itself(site: Site) -> None:
 async def test_fetches_of_a_user_wait_for_their_turn(site: Site) -> None:
     assert not await site.produce("alice")
     await site.set_quotas("consumer_byte_rate", {ClientQuotaEntity(user="bob", client_id="app"): TIGHT})
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         for user in ("alice", "bob"):
             for _ in range(2):
                 async with site.client(user) as cluster, open_consumer(cluster, ConsumerConfig()) as consumer:

@@ -28,6 +28,7 @@ from tests.support.serving_broker import serving_broker
 
 AUTHORITY = Authority()
 PASSWORD = "pencil"
+DEADLINE_S = 60
 LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 JAAS = f'x.PlainLoginModule required username="admin" password="boss" user_admin="boss" user_alice="{PASSWORD}";'
 
@@ -101,17 +102,17 @@ def logged_in(user: str, password: str, mechanism: str = "PLAIN") -> dict[str, s
 def round_trip(settings: dict[str, Any], topic: str) -> list[bytes]:
     """Write three records, and read them in a group."""
     failed: list[Any] = []
-    producer = Producer({**settings, "message.timeout.ms": 8000})
+    producer = Producer({**settings, "message.timeout.ms": 60_000})
     for number in range(3):
         producer.produce(topic, b"%d" % number, on_delivery=lambda error, _: failed.append(error) if error else None)
-    producer.flush(10)
+    producer.flush(DEADLINE_S)
     if failed:
         raise KafkaException(failed[0])
     consumer = Consumer({**settings, "group.id": f"readers-of-{topic}", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     try:
         found: list[bytes] = []
-        for message in consumer.consume(3, timeout=10):
+        for message in consumer.consume(3, timeout=DEADLINE_S):
             if message.error():
                 raise KafkaException(message.error())
             found.append(message.value() or b"")
@@ -126,9 +127,9 @@ def make_user(settings: dict[str, Any], user: str, mechanism: ScramMechanism) ->
         user, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode(), b"salt of 15 byte"
     )
     for done in admin.alter_user_scram_credentials([credential]).values():
-        done.result(10)
+        done.result(DEADLINE_S)
     described: Any = admin.describe_user_scram_credentials([user])
-    assert described[user].result(10).scram_credential_infos[0].iterations == 4096
+    assert described[user].result(DEADLINE_S).scram_credential_infos[0].iterations == 4096
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ async def test_a_client_stays_on_the_listener_that_it_came_in_on(tmp_path: Path)
     async with running(tmp_path) as addresses:
         for listener in ("PLAINTEXT", "SSL"):
             admin = AdminClient(client(tmp_path, addresses, listener))
-            known = await trio.to_thread.run_sync(partial(admin.list_topics, timeout=10))
+            known = await trio.to_thread.run_sync(partial(admin.list_topics, timeout=DEADLINE_S))
             broker = known.brokers[1]
             assert f"{broker.host}:{broker.port}" == addresses[listener]
 
@@ -228,7 +229,7 @@ async def test_users_do_what_acls_allow(tmp_path: Path) -> None:
                 for operation in operations
             ]
             for done in admin.create_acls(rules).values():
-                done.result(10)
+                done.result(DEADLINE_S)
 
         operations = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE
         await trio.to_thread.run_sync(allow, ResourceType.TOPIC, "clicks", *operations)
@@ -244,7 +245,7 @@ async def test_users_do_what_acls_allow(tmp_path: Path) -> None:
 
 async def refused_topic(settings: dict[str, Any]) -> str:
     def ask() -> str:
-        known = AdminClient(settings).list_topics("clicks", timeout=10)
+        known = AdminClient(settings).list_topics("clicks", timeout=DEADLINE_S)
         return str(known.topics["clicks"].error)
 
     return await trio.to_thread.run_sync(ask)

@@ -22,7 +22,7 @@ from tests.support.serving_broker import serving_broker
 AUTHORITY = Authority()
 PASSWORDS = {"admin": "boss", "alice": "pencil", "mallory": "evil", "broker": "b2b"}
 """Users of PLAIN; admin and broker are super users."""
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 Ask = Callable[[Message], Awaitable[Any]]
 """Sends a request as a user, and returns the answer."""

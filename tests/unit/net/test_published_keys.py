@@ -36,7 +36,7 @@ def now_ms() -> int:
 
 async def eventually(keys: PublishedKeys, asked: str) -> None:
     """Wait until a token counts; as a client that tries again and again."""
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while True:
             try:
                 keys.verify(asked, RULES, now_ms())
@@ -82,7 +82,7 @@ async def test_known_keys_stay_while_the_document_is_missing_or_bad(
         await nursery.start(keys.run)
         for bad in (b"<html>", b'{"keys": []}', b" " * 2_000_000):
             made.document, before = bad, len(made.asked)
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while len(made.asked) < before + 3:
                     await trio.sleep(0.01)
             assert keys.verify(token(made, "first"), RULES, now_ms()).subject == "alice"

@@ -56,7 +56,7 @@ async def allow_all_of_cluster(broker: Broker) -> None:
 
 
 async def until_allowed(broker: Broker, operation: AclOperation) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while (
             await broker.ask(
                 DescribeAclsRequest(
@@ -157,7 +157,7 @@ async def test_rules_that_nobody_understands_close_their_resource(start: Start) 
         pattern = AclPattern(TOPIC, AclPatternType.LITERAL, "clicks")
         await broker.zookeeper.set(pattern.path, b'{"version":2,"acls":[{"who":"knows"}]}')
         await broker.zookeeper.create(pattern.change_path, pattern.encode_change(), sequential=True)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while await names_seen(broker):
                 await trio.sleep(0.01)
 
@@ -172,7 +172,7 @@ async def test_all_rules_are_read_again_where_changes_are_missing(start: Start) 
         lost = await broker.zookeeper.create(other.change_path, other.encode_change(), sequential=True)
         await broker.zookeeper.delete(lost)
         await broker.zookeeper.create(other.change_path, other.encode_change(), sequential=True)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while await names_seen(broker) != {"clicks"}:
                 await trio.sleep(0.01)
 
@@ -182,7 +182,7 @@ async def test_old_changes_are_removed(start: Start, monkeypatch: pytest.MonkeyP
     async with opened(start) as (broker,):
         for number in range(6):
             assert await add(broker, creation(AclOperation.READ, f"topic-{number}")) == [0]
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(await broker.zookeeper.children(LITERAL_CHANGES)) > 3:
                 await trio.sleep(0.01)
         answer = await broker.ask(

@@ -70,7 +70,7 @@ async def test_the_znode_is_the_one_of_kafka_and_keeps_the_quotas_of_the_user(st
 async def test_other_brokers_learn_of_a_credential(start: Start) -> None:
     async with start() as first, start(2) as second:
         await alter(first, setting())
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while not await users(second):
                 await trio.sleep(0.01)
 

@@ -58,7 +58,7 @@ async def test_a_filter_takes_up_topics_as_soon_as_zookeeper_has_them(tmp_path: 
             reading.read(*await members[-1].create_message_streams_by_filter(WhiteList("log-.*")))
         await eventually(lambda: [len(member.assignment) for member in members] == [1, 1])
         await publish(admin, "log-b", 2, range(10))
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await eventually(lambda: sorted(reading.values) == list(range(10)))
         await delete_topics(admin, ["log-b"])
         left = {TopicPartition("log-a", number) for number in range(2)}

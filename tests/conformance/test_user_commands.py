@@ -95,15 +95,15 @@ def test_users_are_created_listed_and_deleted(server: str) -> None:
         ("alice", "SCRAM-SHA-512", 4096),
         ("bob & cie", "SCRAM-SHA-512", 8192),
     ]
-    wait_for("the change", lambda: users(server) == expected, 10)
+    wait_for("the change", lambda: users(server) == expected)
     taken = pipeline("user", "create", "alice", "--password-env", "NEW_PASSWORD", "-b", server, code=1)
     assert "user alice exists: --replace sets a new password" in taken
     create_user(server, "alice", "--replace", "--mechanism", "SCRAM-SHA-256", "--iterations", "5000")
-    wait_for("the change", lambda: ("alice", "SCRAM-SHA-256", 5000) in users(server, "alice"), 10)
+    wait_for("the change", lambda: ("alice", "SCRAM-SHA-256", 5000) in users(server, "alice"))
     pipeline("user", "delete", "alice", "--mechanism", "SCRAM-SHA-256", "-b", server)
-    wait_for("the change", lambda: users(server, "alice") == [("alice", "SCRAM-SHA-512", 4096)], 10)
+    wait_for("the change", lambda: users(server, "alice") == [("alice", "SCRAM-SHA-512", 4096)])
     assert pipeline("user", "delete", "alice", "-b", server) == "Deleted user alice.\n"
-    wait_for("the change", lambda: [name for name, *_ in users(server)] == ["bob & cie"], 10)
+    wait_for("the change", lambda: [name for name, *_ in users(server)] == ["bob & cie"])
     assert "user alice has no password" in pipeline("user", "delete", "alice", "-b", server, code=1)
     assert "no user alice has a password" in pipeline("user", "list", "alice", "-b", server, code=1)
 
@@ -121,7 +121,7 @@ def test_rules_are_added_found_and_removed(server: str) -> None:
     everywhere = ["Topic * literal Deny User:* 10.1.2.3 Read"]
     of_group = ["Group g prefixed Allow User:bob * Read"]
     of_cluster = ["Cluster kafka-cluster literal Allow User:alice * DescribeConfigs"]
-    wait_for("the change", lambda: len(acls(server)) == 8, 10)
+    wait_for("the change", lambda: len(acls(server)) == 8)
     assert sorted(acls(server)) == sorted(literal + prefixed + everywhere + of_group + of_cluster)
     assert sorted(acls(server, "--topic", "clicks")) == sorted(literal + prefixed + everywhere)
     assert acls(server, "--topic", "cl", "--resource-pattern-type", "prefixed") == prefixed
@@ -139,13 +139,13 @@ def test_rules_are_added_found_and_removed(server: str) -> None:
     removed = json.loads(pipeline("acl", "remove", "--topic", "clicks", "--allow-principal", "User:alice",
                                   "--operation", "Write", "--json", *at))["removed"]  # fmt: skip
     assert [(row["principal"], row["operation"]) for row in removed] == [("User:alice", "Write")]
-    wait_for("the change", lambda: len(acls(server)) == 7, 10)
+    wait_for("the change", lambda: len(acls(server)) == 7)
     none = pipeline("acl", "remove", "--topic", "clicks", "--allow-principal", "User:bob", *at, code=1)
     assert "no ACL matches, so none is removed" in none
     said = pipeline("acl", "remove", "--topic", "clicks", "--resource-pattern-type", "match", *at)
     assert said.startswith("Removed 5 ACLs:\nRESOURCE  NAME")
     pipeline("acl", "remove", "--cluster", "--group", "g", "--resource-pattern-type", "any", *at)
-    wait_for("the change", lambda: acls(server) == [], 10)
+    wait_for("the change", lambda: acls(server) == [])
 
 
 def test_apache_kafka_takes_the_password_of_a_user_that_we_created(

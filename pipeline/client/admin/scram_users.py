@@ -45,7 +45,7 @@ async def describe_user_scram_credentials(
 ) -> dict[str, dict[ScramHash, int]]:
     """Return the iterations of each credential of these users, or of all, by user. Users without any are left out.
 
-    Raises KafkaError.
+    Users and their credentials are sorted: brokers give them in any order. Raises KafkaError.
     """
     wanted = tuple(UserName(name=user) for user in dict.fromkeys(users))
     response: DescribeUserScramCredentialsResponse = await cluster.request_any(
@@ -53,15 +53,14 @@ async def describe_user_scram_credentials(
     )
     if response.error_code != ErrorCode.NONE:
         raise KafkaError(response.error_code, f"users: {response.error_message or 'refused'}")
-    kinds = {kind.number: kind for kind in ScramHash}
     found: dict[str, dict[ScramHash, int]] = {}
     for result in response.results:
         if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
             continue
         if result.error_code != ErrorCode.NONE:
             raise KafkaError(result.error_code, f"user {result.user}: {result.error_message or 'refused'}")
-        infos = (info for info in result.credential_infos if info.mechanism in kinds)
-        found[result.user] = {kinds[info.mechanism]: info.iterations for info in infos}
+        iterations = {info.mechanism: info.iterations for info in result.credential_infos}
+        found[result.user] = {kind: iterations[kind.number] for kind in ScramHash if kind.number in iterations}
     return dict(sorted(found.items()))
 
 

@@ -1,5 +1,6 @@
 """What every test can ask for."""
 
+import gc
 import itertools
 import os
 import signal
@@ -18,7 +19,16 @@ settings.load_profile("repeatable")  # neither luck nor the speed of the machine
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 
+gc.disable()  # while thousands of tests are collected: see pytest_collection_finish
+
 _chroot_numbers = itertools.count(1)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what was collected from the searches for garbage, which would go through all of it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

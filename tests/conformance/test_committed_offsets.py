@@ -140,6 +140,7 @@ class Committer(Thread):
                 self.acknowledged = self.begun
 
 
+@pytest.mark.long
 def test_no_acknowledged_commit_is_lost_when_the_broker_is_killed(tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = {"offsets.topic.num.partitions": 3}
     with LocalCluster(tmp_path_factory.mktemp("cluster"), settings=settings, restart_after_s=0.2) as cluster:

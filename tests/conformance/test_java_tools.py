@@ -116,6 +116,7 @@ def test_the_cluster_described(our_broker: str, verified: str) -> None:
     assert "Cluster ID: " in run_kafka_class(f"{TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", our_broker)
 
 
+@pytest.mark.long
 def test_reassignment_of_one_replica(our_broker: str, tmp_path: Path) -> None:
     """The cluster of `test_java_tools_cluster.py` moves partitions; here it is seen what is asked for."""
     create(our_broker, "java-stays", "--replica-assignment", "1")
@@ -126,6 +127,7 @@ def test_reassignment_of_one_replica(our_broker: str, tmp_path: Path) -> None:
     assert "No partition reassignments found." in run(tool, our_broker, "--list")
 
 
+@pytest.mark.long
 def test_performance_tools(our_broker: str) -> None:
     create(our_broker, "java-performance")
     arguments = ["--topic", "java-performance", "--num-records", "20000", "--record-size", "100", "--throughput", "-1"]

@@ -36,7 +36,7 @@ DROPPED_BY_KIO = {(cls, version) for cls in (ProduceRequest, ProduceResponse) fo
 RENAMED = {"AlteredEntryData": "EntryData"}
 """Structs of request and response that Kafka calls alike though they differ."""
 
-bounded = settings(max_examples=20, suppress_health_check=list(HealthCheck))
+bounded = settings(max_examples=10, suppress_health_check=list(HealthCheck))
 
 
 def body(message: Message, version: int) -> bytes:

@@ -181,7 +181,7 @@ def resident_bytes(pid: int) -> int:
 @pytest.mark.parametrize(
     "records",
     [
-        pytest.param(6_000, marks=pytest.mark.timeout(900)),
+        pytest.param(2_000, marks=pytest.mark.timeout(900)),
         pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)]),
     ],
 )

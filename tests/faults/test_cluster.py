@@ -25,9 +25,10 @@ LONGEST_STOP_S = 90.0
 """Of writing; several session timeouts and what a busy machine adds."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "scenarios",
-    [pytest.param([PAUSED], id="a paused leader"), pytest.param(OTHERS, id="others", marks=pytest.mark.long)],
+    [pytest.param([PAUSED], id="a paused leader"), pytest.param(OTHERS, id="others")],
 )
 def test_faults_lose_and_double_nothing(tmp_path: Path, scenarios: list[Scenario]) -> None:
     outcomes = list(

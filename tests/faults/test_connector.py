@@ -25,7 +25,7 @@ from tests.support.connector_proof import DEADLINE_S, SLOTS, Proof, judge, resul
 TOPIC, PARTITIONS = "t", 12
 SESSION_TIMEOUT_MS = 2_000
 SEED = 20110612
-SHORT, LONG = (10, (0.3, 0.8), 4, 0), (300, (0.5, 1.5), SLOTS, 4)
+SHORT, LONG = (5, (0.3, 0.8), 4, 0), (300, (0.5, 1.5), SLOTS, 4)
 """Seconds, pauses between disturbances, members at the start, and crashes of ZooKeeper."""
 
 

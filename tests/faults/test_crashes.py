@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.clients import wait_for
 
-KILLS = 6
+KILLS = 3
 MANY_KILLS = 50
 SEED = 2011
 BROKERS = 3

@@ -202,7 +202,7 @@ async def drain(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("strategy", "members", "duration_s"),
     [
-        ("cooperative-sticky", 3, 8),
+        ("cooperative-sticky", 3, 4),
         pytest.param("range", 5, 60, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
         pytest.param("cooperative-sticky", 5, 60, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
     ],

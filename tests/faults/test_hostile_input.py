@@ -24,7 +24,7 @@ from tests.support.blocking_client import BlockingClient
 from tests.support.broker import configured_broker
 from tests.support.hostile import HostileRequests
 
-CASES = 25_000
+CASES = 8_000
 MANY_CASES = 100_000
 SEED = 20110612
 NAMES = ("", "a", "b", "c", "missing", "group", "range", "retention.ms", "-1", "\N{SNOWMAN}" * 100)

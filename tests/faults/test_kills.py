@@ -13,7 +13,7 @@ from tests.support.copies import check_copies
 from tests.support.traffic import make_topic, traffic
 
 TOPIC = "clicks"
-FEW, MANY = (3, 2), (20, 10)
+FEW, MANY = (1, 1), (20, 10)
 """Kills of each part by itself, and of all at once."""
 LONGEST_LIFE_S = 0.6
 SEED = 20110612

@@ -15,7 +15,7 @@ from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import LoadedTopic
 
 DRIVER = Path(__file__).parents[1] / "support" / "load_driver.py"
-KILLS = 2
+KILLS = 1
 MANY_KILLS = 10
 LATEST_KILL_S = 4.0
 SEED = 117

@@ -27,7 +27,7 @@ READ_TIMEOUT_MS = 1500
 """Time after which a paused writer is replaced."""
 PAUSE_S = 2.5
 PAGE = 1000
-FEW_SEEDS, ALL_SEEDS = 2, 50
+FEW_SEEDS, ALL_SEEDS = 1, 50
 
 
 class Clients:

@@ -93,6 +93,7 @@ def test_a_damaged_partition_is_named_and_keeps_nothing_down(tmp_path: Path) -> 
     assert "bad-0" in told.read_text()
 
 
+@pytest.mark.long
 def test_a_cluster_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
     told = tmp_path / "stderr"
     options = ["--port", "0", "--dir", str(tmp_path / "cluster"), "--restart-after", "0.1"]

@@ -30,6 +30,7 @@ def local(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
+@pytest.mark.long
 async def test_acknowledged_records_are_read_exactly_once_and_in_order(local: LocalCluster) -> None:
     random = Random(20)
     sent: dict[TopicPartition, list[bytes]] = {partition: [] for partition in PARTITIONS}

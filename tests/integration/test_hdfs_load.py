@@ -124,7 +124,7 @@ def test_one_of_many_hdfs_renames_to_one_name_succeeds(hdfs: Any) -> None:
     assert HdfsFileSystem(hdfs.url).read(f"{path}/1.json") == b"%d" % won[0]
 
 
-@pytest.mark.parametrize("file_format", ["avro", "parquet"])
+@pytest.mark.parametrize("file_format", ["avro", pytest.param("parquet", marks=pytest.mark.long)])
 def test_spark_reads_what_a_load_wrote(spark: Any, topic: Any, file_format: Any) -> None:
     topic.produce(1500)
     result = load(spark, topic, format=file_format)

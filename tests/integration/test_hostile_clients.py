@@ -31,6 +31,7 @@ POLL_S = 0.1
 TOPICS = {"plain": {}, "compacted": {"cleanup.policy": "compact"}, "recoded": {"compression.type": "lz4"}}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_eight_hostile_clients_lift_a_broker_by_little() -> None:
     with LocalCluster() as cluster:

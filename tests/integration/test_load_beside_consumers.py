@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from pipeline.hadoop.load import LoadConfig, run_load
@@ -63,6 +64,7 @@ class LiveFlow:
         assert not any(thread.is_alive() for thread in threads)
 
 
+@pytest.mark.long
 def test_a_load_of_old_records_delays_no_live_consumer(spark: Any, tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "local") as local:
         topic = LoadedTopic(local.bootstrap, (tmp_path / "root").as_uri())

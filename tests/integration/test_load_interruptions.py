@@ -81,8 +81,8 @@ def interrupt(process: Any, mark: Any, number: Any, to_group: Any, is_done: Any 
     ("command", "number", "to_group"),
     [
         ("run", signal.SIGINT, True),
-        ("run", signal.SIGTERM, False),
-        ("sql", signal.SIGINT, False),
+        pytest.param("run", signal.SIGTERM, False, marks=pytest.mark.long),
+        pytest.param("sql", signal.SIGINT, False, marks=pytest.mark.long),
         ("sql", signal.SIGTERM, True),
     ],
 )

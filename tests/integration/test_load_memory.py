@@ -11,14 +11,8 @@ MAX_BYTES = 500_000_000
 """The program makes its batches beside the load, in 70 MB: more than the 32 MB that a consumer fetches ahead."""
 
 
-@pytest.mark.parametrize(
-    ("file_format", "codec"),
-    [
-        ("parquet", "ZSTD"),
-        pytest.param("parquet", "NONE", marks=pytest.mark.long),
-        pytest.param("avro", "ZSTD", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("file_format", "codec"), [("parquet", "ZSTD"), ("parquet", "NONE"), ("avro", "ZSTD")])
 def test_large_records_of_many_schemas_and_hours_need_less_than_500_mb(
     tmp_path: Path, file_format: str, codec: str
 ) -> None:

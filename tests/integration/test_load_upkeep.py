@@ -31,7 +31,8 @@ def call(*arguments: str, exit_code: int = 0) -> Any:
     return json.loads(result.stdout) if result.stdout else None
 
 
-@pytest.mark.parametrize("file_format", [pytest.param("avro", marks=pytest.mark.long), "parquet"])
+@pytest.mark.long
+@pytest.mark.parametrize("file_format", ["avro", "parquet"])
 def test_x20_damage_is_found_and_an_hour_replayed_with_the_same_bytes(
     spark: Any, local: Any, tmp_path: Path, file_format: str
 ) -> None:

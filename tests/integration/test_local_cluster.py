@@ -89,7 +89,7 @@ def up(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, object
             process.send_signal(signal.SIGTERM)
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_local_up_prints_a_line_of_json_and_a_signal_stops_every_process(
     up: tuple[subprocess.Popen[str], dict[str, object]], signal_number: signal.Signals
 ) -> None:
@@ -120,6 +120,7 @@ def test_a_signal_while_starting_stops_what_was_started(tmp_path: Path) -> None:
         assert probe.connect_ex(("127.0.0.1", int(found[1]))) != 0
 
 
+@pytest.mark.long
 def test_data_are_kept_and_taken_up_again(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as cluster:
         create_topic(cluster.bootstrap, "kept", partitions=2)

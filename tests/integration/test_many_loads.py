@@ -117,6 +117,7 @@ def test_a_conflict_alone_is_told_from_a_failure(spark: Any, local: Any, topics:
     assert first.check_exact() == second.check_exact() == 10
 
 
+@pytest.mark.long
 def test_the_command_shows_a_line_for_each_topic(local: Any, topics: Any, tmp_path: Path) -> None:
     good, bad, *_ = topics
     good.produce(20)

@@ -110,7 +110,7 @@ async def test_a_running_cluster_goes_from_open_to_secured_znodes(tmp_path: Path
         assert ends == {8}  # one for each call of `produce`, of which each round of restarts makes two
 
 
-@pytest.mark.parametrize("requires_user", [True, False])
+@pytest.mark.parametrize("requires_user", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_a_broker_without_credentials_is_refused_and_told_why(tmp_path: Path, requires_user: bool) -> None:
     process = ZooKeeperProcess(tmp_path / "zookeeper", protection=encrypted(tmp_path, requires_user=requires_user))
     tls = tls_settings(tmp_path)

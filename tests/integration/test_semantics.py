@@ -66,6 +66,7 @@ def test_at_most_once_repeats_nothing(
     assert 0 <= lost <= kills  # the one record that was committed, and whose work had not begun
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kills", "seed"), MOMENTS)
 def test_at_least_once_loses_nothing(
     cluster: Any, tmp_path: Path, numbers: Callable[[], list[Record]], kills: int, seed: int

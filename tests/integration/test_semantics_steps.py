@@ -141,9 +141,8 @@ def test_a_crash_leaves_a_journal_to_go_on_from(
 ENDS = [(program, by) for program in ("at_least_once.py", "at_most_once.py") for by in (signal.SIGTERM, signal.SIGINT)]
 
 
-@pytest.mark.parametrize(
-    ("program", "by"), [ENDS[0], *(pytest.param(*end, marks=pytest.mark.long) for end in ENDS[1:])]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("program", "by"), ENDS)
 def test_an_end_in_order_loses_and_repeats_nothing(
     cluster: Any, tmp_path: Path, program: str, by: signal.Signals
 ) -> None:

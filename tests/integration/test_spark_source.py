@@ -126,6 +126,7 @@ def test_spark_reads_brokers_directly(spark: Any, topic: Any) -> None:
         partial.option("endingOffsets", json.dumps({topic.name: {"1": 10**6}})).load().count()
 
 
+@pytest.mark.long
 def test_options_of_sparks_kafka_source(spark: Any, topic: Any) -> None:
     topic.produce(300)
     assert numbers(read(spark, topic, subscribePattern=f"{topic.name}|no-such-.*").load()) == list(range(300))
@@ -146,6 +147,7 @@ def test_options_of_sparks_kafka_source(spark: Any, topic: Any) -> None:
         read(spark, topic, includeHeaders="false").load().select("headers")
 
 
+@pytest.mark.long
 def test_scans_of_one_frame_with_filters_lose_nothing(spark: Any, topic: Any) -> None:
     # Spark keeps the tasks of the filter that it pushed last for all scans of a DataFrame of a Python data source.
     topic.produce(300)

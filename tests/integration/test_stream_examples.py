@@ -124,6 +124,7 @@ def view(clock: str, user: str, page: str) -> tuple[str, str, str]:
     return clock, user, json.dumps({"user": user, "page": page})
 
 
+@pytest.mark.long
 def test_counts_by_windows(site: Site) -> None:
     views, counts = site.create("page_views", "page_counts")
     site.produce(views, *[view(f"10:00:{second}", "alice", "/home") for second in range(10, 20)])

@@ -34,6 +34,7 @@ def datum(number: int) -> bytes:
     return bytes([2 * len(page)]) + page + bytes([3, 2 * len(items)]) + items + b"\0"
 
 
+@pytest.mark.long
 def test_the_bytes_of_datums_and_the_text_of_their_schema_are_kept(
     spark: Any, local: LocalCluster, tmp_path: Path
 ) -> None:

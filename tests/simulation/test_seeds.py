@@ -6,7 +6,7 @@ from pipeline.broker.replication.in_sync_replicas import LeaderState
 from pipeline.testing.simulation.variants import VARIANTS
 from tests.support.simulated_runs import assert_noticed, assert_pass, assert_repeats
 
-SEEDS = 8
+SEEDS = 5
 LAST_SEED = 600
 """The last one of the long run."""
 LAST_SEED_TO_NOTICE = 200

@@ -124,7 +124,7 @@ def run_until(tmp_path: Path, batches: Batches, change: int, seed: int) -> bool:
     return not finished
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_a_crash_at_every_step_loses_only_what_was_not_flushed(tmp_path: Path, batches: Batches, seed: int) -> None:
     change = 1
     while run_until(tmp_path, batches, change, seed):

@@ -39,7 +39,7 @@ from pipeline.protocol.schema import Bool, Bytes, Float64, Int32, Message, Strin
 from tests.support.protocol_messages import case_id, cases, messages_of
 from tests.support.wire import joined
 
-bounded = settings(max_examples=10, suppress_health_check=list(HealthCheck))
+bounded = settings(max_examples=6, suppress_health_check=list(HealthCheck))
 every_case = pytest.mark.parametrize(("cls", "version"), cases(), ids=case_id)
 
 

@@ -117,7 +117,7 @@ async def final_report(clusters: Clusters, folder: Path | None = None) -> Any:
         ]
 
 
-@pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 58), marks=pytest.mark.long)], ids=["8", "50"])
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 54), marks=pytest.mark.long)], ids=["4", "50"])
 async def test_killed_at_seeded_moments_it_gives_the_same_report(
     clusters: Clusters, monkeypatch: pytest.MonkeyPatch, seeds: range
 ) -> None:

@@ -151,7 +151,13 @@ async def ask_raw(broker: Broker, message: Message, version: int) -> Any:
         transport.close()
 
 
-@pytest.mark.parametrize(("message", "version"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE])
+@pytest.mark.parametrize(
+    ("message", "version"),
+    [
+        pytest.param(*row[1:], id=row[0], marks=[pytest.mark.long] if number % 3 else [])
+        for number, row in enumerate(HOSTILE)
+    ],
+)
 async def test_no_request_holds_the_event_loop_for_long(start: Start, message: Message, version: int) -> None:
     async with start() as broker:
         await create_all(broker)

@@ -244,7 +244,7 @@ async def test_a_partition_whose_holder_does_not_select_it_is_shown_as_unowned(s
     ):
         await until_shared(first)
         async with zookeeper.open() as other, site.mirroring(other, **{**SETTINGS, "topics": ["clicks"]}) as second:
-            await until(lambda: "unowned" in states(first).values(), 15)
+            await until(lambda: "unowned" in states(first).values())
             group = first.status()["group"]
             assert group["unowned"] > 0
             alike = {each["member"]: each["selects_the_same"] for each in group["members"]}
@@ -253,7 +253,7 @@ async def test_a_partition_whose_holder_does_not_select_it_is_shown_as_unowned(s
             await until_shared(first, second)
             await until(lambda: first.status()["group"]["unowned"] == 0)
             await second.settings.apply(one, second.status()["settings"]["version"])
-            await until(lambda: "unowned" in states(first).values(), 15)
+            await until(lambda: "unowned" in states(first).values())
 
 
 async def test_copiers_that_the_hub_holds_for_old_get_newer_epochs(tmp_path: Path) -> None:

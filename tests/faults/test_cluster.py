@@ -10,7 +10,7 @@ import pytest
 from tests.support.cluster.faults import Fault, Role, Scenario
 from tests.support.cluster.rolling import restart_all
 from tests.support.cluster.run import run_scenarios
-from tests.support.cluster.systems import OURS, local_places, our_cluster
+from tests.support.cluster.systems import OURS, local_places, our_cluster, with_warnings
 
 SESSION_TIMEOUT_MS = 3000
 HOLD_S = 5.0
@@ -44,8 +44,8 @@ def test_faults_lose_and_double_nothing(tmp_path: Path, scenarios: list[Scenario
 
 
 def test_no_error_reaches_clients_while_every_broker_is_restarted(tmp_path: Path) -> None:
-    with our_cluster(tmp_path, local_places(3), QUICK_GROUPS) as cluster:
+    with with_warnings(tmp_path), our_cluster(tmp_path, local_places(3), QUICK_GROUPS) as cluster:
         cluster.start()
         done = restart_all(cluster, topics=10, partitions=6, replicas=3, records_per_s=500)
-    assert done.verdict.faults == []
+        assert done.verdict.faults == []
     assert done.verdict.acknowledged > 0

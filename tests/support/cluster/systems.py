@@ -22,6 +22,8 @@ KAFKA = "Apache Kafka"
 LOCALHOST = "127.0.0.1"
 PORT = 9092
 CONTROLLER_PORT = 9093
+MAX_WARNINGS = 20
+"""Of each broker that are shown with an error."""
 COMMON_SETTINGS = {
     "default.replication.factor": 3,
     "min.insync.replicas": 2,
@@ -144,6 +146,19 @@ def _cluster(
             server = ServerProcess(place.wrap(commands[place.number]), place.port, log, host=place.host)
             nodes[place.number] = stack.enter_context(ended(server))
         yield ClusterProcesses(name, nodes, {place.number: directory / str(place.number) / "logs" for place in places})
+
+
+@contextmanager
+def with_warnings(directory: Path) -> Iterator[None]:
+    """Adds to an error of the block what the brokers below a directory warned of last: rare faults are seen once."""
+    try:
+        yield
+    except Exception as error:
+        for log in sorted(directory.glob("[0-9]*.log")):
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            warned = [line for line in lines if '"level": "info"' not in line and '"level": "debug"' not in line]
+            error.add_note("\n".join([f"broker {log.stem} warned:", *warned[-MAX_WARNINGS:]]))
+        raise
 
 
 SYSTEMS: Mapping[str, OpenCluster] = {OURS: our_cluster, KAFKA: kafka_cluster}

@@ -46,6 +46,7 @@ async def _version(cluster: Cluster, topic_partition: TopicPartition) -> int:
     """Return the highest version of range sums that the leader knows; 0 if it knows none."""
     leader = cluster.view.leader_of(topic_partition)
     if leader is None:
+        cluster.refresh_soon()
         raise NetworkError(f"{topic_partition}: the leader is unknown or not registered")
     _, highest = (await cluster.features(leader)).get(RANGE_SUMS_FEATURE, (0, 0))
     return highest

@@ -101,6 +101,7 @@ class BatchHeaders:
         try:
             await self._exchange(leader, asked, timeout_s)
         except PipelineError as error:
+            self._cluster.refresh_soon()
             for question in asked:
                 question.error, question.is_answered = error, True
 

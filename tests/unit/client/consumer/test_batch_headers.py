@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from pipeline.client.consumer.batch_headers import MAX_ALONE, MAX_EMPTY_ANSWERS, BatchHeaders
+from pipeline.errors import DeadlineExceededError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchRequest
@@ -92,3 +93,22 @@ async def test_a_batch_that_a_slow_disk_does_not_give_at_once_is_asked_for_again
         monkeypatch.setattr(east, "request", lack_records)
         header = await BatchHeaders(east).header_at(TopicPartition("clicks", 0), 0, timeout_s=DEADLINE_S)
         assert (header is not None) == (empty <= MAX_EMPTY_ANSWERS)
+
+
+async def test_a_leader_that_does_not_answer_causes_a_look_for_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving_cluster(tmp_path / "east") as east:
+        await make(east)
+        await publish(east, b"a0")
+
+        async def hang(broker: Any, message: Any, **settings: Any) -> Any:
+            await trio.lowlevel.checkpoint()
+            raise DeadlineExceededError("no answer")
+
+        monkeypatch.setattr(east, "request", hang)
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(east.wait_for_new_view)
+                with pytest.raises(DeadlineExceededError):
+                    await BatchHeaders(east).header_at(TopicPartition("clicks", 0), 0, timeout_s=DEADLINE_S)

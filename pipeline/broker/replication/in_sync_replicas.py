@@ -9,7 +9,8 @@ Invariants
      the topic wants (KIP-966). The maximal ISR is the one that ZooKeeper holds with those that are being added
      (KIP-497): an addition counts from the moment it is asked for, a removal only once it is written.
   C. A replica joins the ISR only if it fetched in this leader epoch, from `committed` on and from the first offset of
-     the epoch on: by then records that it alone has from a former leader are truncated (KIP-101, KIP-279).
+     the epoch on: by then records that it alone has from a former leader are truncated (KIP-101, KIP-279). It must also
+     keep up by the rule by which members leave: a dead replica would otherwise leave and join in turn.
   D. One change at a time. A state with a newer version ends it, since its write was conditional on the older one. After
      a refusal no change is begun until a newer state is known, or another life of a replica.
   E. A Fetch counts only for the broker epoch in which it was sent (KIP-903), and the write that adds a replica demands
@@ -137,7 +138,7 @@ class LeaderState:
         progress = self.followers[replica]
         progress.broker_epoch = broker_epoch
         progress.fetched(offset, log_start_offset, leader_end, now_s)
-        return replica not in self.isr and self._may_change and self._can_join(replica, progress)
+        return replica not in self.isr and self._may_change and self._can_join(replica, leader_end, now_s)
 
     def advance(self, log_end_offset: Offset, now_s: float, min_insync_replicas: int) -> bool:
         """Advance `committed` as far as the replicas allow; return True if it moved.
@@ -214,9 +215,11 @@ class LeaderState:
     def _may_change(self) -> bool:
         return self.pending is None and not self._refused
 
-    def _can_join(self, replica: BrokerId, progress: FollowerProgress) -> bool:
+    def _can_join(self, replica: BrokerId, log_end_offset: Offset, now_s: float) -> bool:
+        progress = self.followers[replica]
         return (
             progress.log_end_offset >= max(self.committed, self.epoch_start, Offset(0))
+            and progress.is_caught_up(log_end_offset, now_s, self.max_lag_s)
             and self.may_join(replica)
             and self.counts(replica, progress.broker_epoch)
         )
@@ -227,8 +230,8 @@ class LeaderState:
             return None
         added = tuple(
             replica
-            for replica, progress in self.followers.items()
-            if replica not in self.isr and self._can_join(replica, progress)
+            for replica in self.followers
+            if replica not in self.isr and self._can_join(replica, log_end_offset, now_s)
         )
         removed = self.lagging(log_end_offset, now_s)
         if not (added or removed):

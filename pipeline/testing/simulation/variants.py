@@ -266,7 +266,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         breaks=replacing(
             LeaderState,
             "_can_join",
-            lambda _: lambda _state, _replica, progress: progress.log_end_offset != UNKNOWN,
+            lambda _: lambda state, replica, _end, _now_s: state.followers[replica].log_end_offset != UNKNOWN,
         ),
     ),
     "counts followers of older epochs": BrokenVariant(

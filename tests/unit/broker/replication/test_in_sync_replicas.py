@@ -151,6 +151,23 @@ def test_a_replica_stays_in_sync_while_each_fetch_reaches_the_end_of_the_fetch_b
         assert state.begin_change(Offset(end + 10), 0.5 * step) is None
 
 
+def test_a_dead_replica_that_left_does_not_join_again_for_what_it_fetched_before() -> None:
+    """The registration of a dead broker lives on for the session timeout, which may be longer than the lag allowed."""
+    state = begin(isr=(1, 2))
+    fetch(state, 2, 10, 10)
+    assert advance(state, 10, min_isr=2) == 10
+    state.appended(Offset(10), 0)
+    left = change_of(state, 12, MAX_LAG_S * 2)
+    assert (left.isr, left.removed) == ((1,), (2,))
+    assert state.end_change(left, 8)
+    assert advance(state, 12, MAX_LAG_S * 2, min_isr=2) == 10
+    assert state.begin_change(Offset(12), MAX_LAG_S * 2) is None
+    assert not fetch(state, 2, 10, 12, MAX_LAG_S * 3)
+    assert state.begin_change(Offset(12), MAX_LAG_S * 3) is None
+    assert fetch(state, 2, 12, 14, MAX_LAG_S * 3.5)  # all that the leader had at its previous Fetch
+    assert change_of(state, 14, MAX_LAG_S * 3.5).added == (2,)
+
+
 def test_no_isr_change_follows_a_refused_one_until_a_newer_state_is_known() -> None:
     state = begin(isr=(1, 2))
     fetch(state, 3, 10, 10)

@@ -130,7 +130,6 @@ class Protection:
     scram_secret: bytes = b""
     published_keys: "dict[str, PublishedKeys]" = field(default_factory=dict)
     """Keys that sign the tokens of OAUTHBEARER, by the name of the listener."""
-    _has_looked: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
         """Read all certificates. Raises ConfigurationError."""
@@ -175,19 +174,14 @@ class Protection:
             given |= {"sasl.mechanism": mechanism, "sasl.username": login.username, "sasl.password": login.password}
         return ClientSecurity.from_settings(given)
 
-    async def run(self) -> None:
-        """Take over changed certificates and keys, until cancelled."""
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take over changed certificates and keys, until cancelled. Reports started when keys have been looked for."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_files)
             async with trio.open_nursery() as first_reads:
                 for keys in self.published_keys.values():
                     first_reads.start_soon(nursery.start, keys.run)
-            self._has_looked.set()
-
-    async def wait_for_keys(self) -> None:
-        """Wait until the keys of tokens have been looked for. A broker without tokens waits for nothing."""
-        if self.published_keys:
-            await self._has_looked.wait()
+            task_status.started()
 
     async def find_secret(self, zookeeper: CoordinationClient) -> None:
         """Take over the secret of the cluster, if there are clients that log in by SCRAM. Raises CoordinationError."""

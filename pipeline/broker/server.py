@@ -1,9 +1,10 @@
 """A broker from start to stop: its log dirs, its registration, its sockets.
 
 Order of a start: listen (so that the address is ours), check that no other broker has our broker id, open and recover
-the log dirs, read the cluster's state, join the cluster (`membership`), open the assigned replicas, serve. A stop is a
-cancellation: other brokers take over what they can, the sockets close, all logs are flushed, and the log dirs are
-marked as cleanly shut down.
+the log dirs, read the keys that logins need, read the cluster's state, join the cluster (`membership`), open the
+assigned replicas, serve. Nothing that waits for others comes between joining and serving: a broker that has joined is
+elected. A stop is a cancellation: other brokers take over what they can, the sockets close, all logs are flushed, and
+the log dirs are marked as cleanly shut down.
 """
 
 import random
@@ -194,12 +195,11 @@ async def _run(
         handle.parts = assemble(config, world, addresses, cluster_id, directories, locks, disks)
         with unwrapped_errors():
             async with disks.ending_in_time(), trio.open_nursery() as nursery:
-                await _start(nursery, handle.parts, world)
                 if handle.parts.context.acls is not None:
                     await trio.to_thread.run_sync(warn_of_open_paths, [*config.log_dirs, *protection.key_files])
                 await protection.find_secret(world.zookeeper)
-                nursery.start_soon(protection.run)
-                await protection.wait_for_keys()
+                await nursery.start(protection.run)
+                await _start(nursery, handle.parts, world)
                 await nursery.start(_serve, handle.parts, listeners, protection, world)
                 handle.is_serving = True
                 address, http_address = str(handle.address), str(handle.http_address)

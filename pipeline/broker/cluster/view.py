@@ -244,6 +244,8 @@ class ClusterView:
     """Live brokers that want to give up their leaderships."""
     offline_replicas: Mapping[BrokerId, frozenset[TopicPartition]] = field(default_factory=dict)
     """Partitions whose replica on a live broker was lost to a disk, or may lack its tail."""
+    registrations: dict[BrokerId, int] = field(default_factory=dict)
+    """Versions of the registrations by which the live brokers, and their offline replicas, are known."""
     problem: str | None = None
     """Why this broker cannot be a member of its cluster now; None if it can."""
     lost_znodes: dict[str, None] = field(default_factory=dict)

@@ -94,19 +94,27 @@ class ClusterWatcher:
         if endpoint is None:
             logger.error("broker_unreachable", broker=broker_id, missing_listener=self._inter_broker_listener)
         self._view.log_dirs[broker_id] = frozenset(registration.directories)
-        if broker_id == self._own.id:
+        self._view.registrations[broker_id] = value.version
+        if broker_id == self._own.id:  # which knows its own offline replicas before ZooKeeper does
             endpoint = replace(self._own, epoch=registration.epoch)
+        elif endpoint is not None:
+            self._take_offline_replicas(registration)
         if endpoint is not None:
-            offline = registration.offline_replicas.items()
-            self._view.set_offline_replicas(
-                broker_id, frozenset(TopicPartition(topic, index) for topic, indexes in offline for index in indexes)
-            )
             shutting_down = self._view.shutting_down - {broker_id}
             if registration.is_shutting_down:
                 shutting_down |= {broker_id}
             self._view.set_brokers({**self._view.brokers, broker_id: endpoint}, shutting_down)
 
+    def _take_offline_replicas(self, registration: BrokerRegistration) -> None:
+        known, offline = self._view.brokers.get(registration.id), registration.offline_replicas.items()
+        found = frozenset(TopicPartition(topic, index) for topic, indexes in offline for index in indexes)
+        if known is not None and registration.epoch < known.epoch:
+            # ZooKeeper went back to a former life of the broker, which did not know yet what it would lose.
+            found |= self._view.offline_replicas.get(registration.id, frozenset())
+        self._view.set_offline_replicas(registration.id, found)
+
     def _forget_broker(self, broker_id: BrokerId) -> None:
+        self._view.registrations.pop(broker_id, None)
         brokers = dict(self._view.brokers)
         if broker_id != self._own.id:  # a controller that registers again must still know what it lost itself
             brokers.pop(broker_id, None)

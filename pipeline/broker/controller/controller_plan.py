@@ -17,6 +17,9 @@ plan is empty. Partitions that get another leader come first. Rules, in the orde
 5. A reassignment whose target replicas are all in sync ends: a leader that is not among them hands over, and then the
    topic's znode names the target alone.
 6. A state that ZooKeeper lost is judged as it was last known, and written again in the next leader epoch.
+7. A decision that names a leader relies on what the registrations of the live ISR members say: that each of them is
+   alive, and which replicas it lost. `relies_on` names these brokers. The decision holds only while their registrations
+   are unchanged: a member that lost its log must not stay in an ISR that dead members leave, who may have it all.
 
 Each change of the leader raises the leader epoch by one; a change of the ISR alone does not.
 Sources: Kafka's partition state machine; KIP-455 (reassignment), KIP-460 (elections by hand), KIP-966.
@@ -85,6 +88,8 @@ class Decision:
     leader: BrokerId
     leader_epoch: LeaderEpoch
     isr: tuple[BrokerId, ...]
+    relies_on: tuple[BrokerId, ...] = ()
+    """Live members of the ISR, if there is a leader."""
 
     @property
     def is_election(self) -> bool:
@@ -199,7 +204,7 @@ def _look(state: ClusterState) -> ControllerPlan:
             topic_partition = TopicPartition(topic.name, index)
             judged = judge(topic_partition, partition, state, allow_unclean=allow_unclean)
             if judged is not partition and judged != partition:
-                decisions.append(_decision(topic_partition, partition, judged))
+                decisions.append(_decision(topic_partition, partition, judged, state))
             elif is_reassigned(partition):
                 over[topic_partition] = target_replicas(partition)
     # Clients wait for new leaders, not for members that leave an ISR: elections go into the first of many writes.
@@ -214,13 +219,17 @@ def is_reassigned(partition: PartitionView) -> bool:
     return partition.leader in target and set(target) <= set(partition.isr)
 
 
-def _decision(topic_partition: TopicPartition, before: PartitionView, after: PartitionView) -> Decision:
+def _decision(
+    topic_partition: TopicPartition, before: PartitionView, after: PartitionView, state: ClusterState
+) -> Decision:
+    members = after.isr if after.leader != NO_BROKER else ()
     return Decision(
         topic_partition=topic_partition,
         before=before,
         leader=after.leader,
         leader_epoch=after.leader_epoch,
         isr=after.isr,
+        relies_on=tuple(member for member in members if member in state.live),
     )
 
 
@@ -241,7 +250,7 @@ def _elect(state: ClusterState, partitions: Sequence[TopicPartition] | None, cho
             results[topic_partition] = chosen
         else:
             results[topic_partition] = ErrorCode.NONE
-            decisions.append(_decision(topic_partition, partition, chosen))
+            decisions.append(_decision(topic_partition, partition, chosen, state))
     return ControllerPlan(decisions=decisions, results=results)
 
 
@@ -291,5 +300,5 @@ def _rebalance(state: ClusterState, allowed_percentage: int) -> ControllerPlan:
         for topic_partition, partition in led_by_others:
             chosen = prefer(topic_partition, partition, state)
             if not isinstance(chosen, ErrorCode):
-                decisions.append(_decision(topic_partition, partition, chosen))
+                decisions.append(_decision(topic_partition, partition, chosen, state))
     return ControllerPlan(decisions=decisions)

@@ -7,6 +7,8 @@ Invariants:
 - Every write demands the version of `/controller_epoch`. Once the version is another, this reign writes nothing more.
 - Replicas are dropped only while the states are those by which others are in sync: a dropped replica deletes its log.
   A state is written only while the assignment is the one that it was planned for: no dropped replica is elected.
+- A state that names a leader is written only while the brokers that it relies on (rule 7 of `controller_plan`) are in
+  the lives, and have the registrations, that the view knows: the view may lag behind a broker that lost its log.
 - Before an unclean election is written, ZooKeeper is asked again which brokers are alive. A partition with an in-sync
   replica that is registered waits for it, however little is known of that broker, and is judged after `HELD_BACK_S`.
 - A state that ZooKeeper lost is left to its leader for `LEADER_FIRST_S`: no other broker knows its ISR as well.
@@ -46,7 +48,14 @@ from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch
 from pipeline.coordination.deleted_topics import demand_not_deleted, make_records_directory
 from pipeline.coordination.interface import MAX_AT_ONCE, CheckNode, CoordinationClient, DeleteNode, Operation, SetNode
 from pipeline.coordination.partition_states import RETRY_S, StateChange, write_states
-from pipeline.coordination.znodes import PartitionState, TopicAssignment, partition_state_path, topic_path
+from pipeline.coordination.znodes import (
+    PartitionState,
+    TopicAssignment,
+    broker_epoch_path,
+    broker_path,
+    partition_state_path,
+    topic_path,
+)
 from pipeline.diagnostics import get_logger
 from pipeline.errors import (
     BadVersionError,
@@ -56,8 +65,9 @@ from pipeline.errors import (
     NodeExistsError,
     NoNodeError,
 )
-from pipeline.model import BROKER_IDS, BrokerId, Clock, TopicPartition
+from pipeline.model import BROKER_IDS, NO_BROKER_EPOCH, BrokerId, Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.settings import MAX_INT32
 
 NOTIFICATIONS_KEPT = 100
 PURGE_INTERVAL_S = 5.0
@@ -65,6 +75,8 @@ REFUSED_S = 1.0
 HELD_BACK_S = 1.0
 STATES_CHECK_INTERVAL_S = 30.0
 """Period in which states are compared with those in ZooKeeper, where they may have been removed or overwritten."""
+NEVER_A_VERSION = MAX_INT32
+"""A version that no znode reaches."""
 QUIET_S = 10.0
 """Time without a change of the live brokers after which leaders are spread."""
 
@@ -264,7 +276,17 @@ class Reign:
             state=state,
             version=known if known >= 0 else None,
             topic_version=topic.assignment_version,
+            checks=[check for broker in decision.relies_on for check in self._life_checks(broker)],
         )
+
+    def _life_checks(self, broker: BrokerId) -> Sequence[CheckNode]:
+        """Return the demand that a broker is in the life, and has the registration, that the view knows."""
+        version, known = self.view.registrations.get(broker), self.view.brokers.get(broker)
+        # This broker is in the view before its own registration is.
+        checks = [CheckNode(path=broker_path(broker), version=NEVER_A_VERSION if version is None else version)]
+        if known is not None and known.epoch != NO_BROKER_EPOCH:
+            checks.append(CheckNode(path=broker_epoch_path(broker), version=known.epoch))
+        return checks
 
     def _dethroned(self) -> _Dethroned:
         self._is_over = True
@@ -299,6 +321,7 @@ class Reign:
                 if not refused:
                     return results
                 event = replace(event, partitions=refused)
+                await trio.sleep(RETRY_S)  # the view may be about to learn why
         except _Dethroned as error:
             raise KafkaError(ErrorCode.NOT_CONTROLLER) from error
 

@@ -113,6 +113,8 @@ class Membership:
             await self.catch_up()
             await self._states.read_all()
         await self._lost_replicas.leave(own_partitions(self._view, self._own_id))
+        async with self._writing:
+            self._note_offline(self._lost_replicas.find_unable())
 
     async def keep_epoch(self) -> None:
         """Begin another broker epoch whenever another process has changed the epoch, until cancelled.
@@ -198,8 +200,18 @@ class Membership:
             for found in topic.partitions.values()
         )
 
-    async def announce_offline(self, offline: Collection[TopicPartition]) -> None:
-        """Report replicas on failed disks to the controller, which elects other leaders."""
+    async def announce_offline(self) -> None:
+        """Report replicas that this broker cannot vouch for to the controller, which elects other leaders."""
+        async with self._writing:
+            if self._note_offline(self._lost_replicas.find_unable()):
+                await self._announce()
+
+    def _note_offline(self, offline: Collection[TopicPartition]) -> bool:
+        """Take over the replicas that the registration is to name, and return True if they are others than before.
+
+        The view has them at once: a controller in this process must not wait for ZooKeeper to hear of them.
+        """
+        self._view.set_offline_replicas(self._own_id, frozenset(offline))
         told: dict[str, tuple[int, ...]] = {}
         size_bytes = 0
         for name in sorted(offline):
@@ -208,9 +220,9 @@ class Membership:
                 logger.warning("offline_replicas_untold", told=sum(map(len, told.values())), all=len(offline))
                 break
             told[name.topic] = (*told.get(name.topic, ()), name.partition)
-        async with self._writing:
-            self._registration = replace(self._registration, offline_replicas=told)
-            await self._announce()
+        is_new = told != self._registration.offline_replicas
+        self._registration = replace(self._registration, offline_replicas=told)
+        return is_new
 
     async def _announce(self) -> None:
         """Write the registration again, unless it is lost: then joining writes it. The caller holds `_writing`.

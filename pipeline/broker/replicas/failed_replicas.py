@@ -5,11 +5,11 @@ broker is started again without that disk, and again whenever it is elected. Fir
 so that the controller elects others. The last in-sync replica stays in the ISR without leading: no other has all
 records, and its log may be whole once the disk is repaired.
 
-The registration also names the strays that may lack their tail. If their topic comes back, the controller must know of
-them before it judges the partition: it would take dead replicas, which have everything, out of the ISR.
+The registration also names logs that may lack their tail, from the start on (`lost_replicas`): strays, whose topic may
+come back, and those of topics that are back, until their ISRs are left.
 """
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
@@ -28,28 +28,19 @@ async def leave_what_failed(
     replicas: Replicas,
     strays: StrayKeeper,
     own: BrokerId,
-    announce: Callable[[Collection[TopicPartition]], Awaitable[None]],
+    announce: Callable[[], Awaitable[None]],
 ) -> None:
-    """Leave what failed, until cancelled. `announce` registers failed replicas, and strays that may lack their tail."""
-    announced: frozenset[TopicPartition] = frozenset()
+    """Leave what failed, until cancelled. `announce` registers failed replicas, and logs that may lack their tail."""
+
+    def is_due(seen: ClusterView) -> bool:
+        return any(is_needed(seen, topic_partition, own) for topic_partition in replicas.failed)
+
     while True:
-
-        def is_due(seen: ClusterView, known: frozenset[TopicPartition] = announced) -> bool:
-            return replicas.failed.keys() | strays.lacking != known or any(
-                is_needed(seen, topic_partition, own) for topic_partition in replicas.failed
-            )
-
         await _wait_for_either(
-            replicas.failures_changed.wait_and_clear,
-            strays.lacking_changed.wait_and_clear,
-            partial(view.wait_until, is_due),
+            replicas.failures_changed.wait_and_clear, strays.looked.wait_and_clear, partial(view.wait_until, is_due)
         )
-        failed = frozenset(replicas.failed)
-        unable = failed | strays.lacking
-        if unable != announced:
-            await announce(unable)
-            announced = unable
-        needed = sorted(topic_partition for topic_partition in failed if is_needed(view, topic_partition, own))
+        await announce()
+        needed = sorted(topic_partition for topic_partition in replicas.failed if is_needed(view, topic_partition, own))
         if needed:
             await leave_unreadable(zookeeper, view, own, needed)
 

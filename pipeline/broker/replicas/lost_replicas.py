@@ -6,16 +6,20 @@ Invariants:
   lost. The replica leaves the ISR then if its log was lost or may lack its tail. A replica whose log cannot be read
   leaves the ISR only if it has other members: the log may be whole at a later start.
 - A log that was not judged goes on to count as one that may lack its tail, also after a restart.
+- A broker is registered only with the names of all replicas that it cannot vouch for (`find_unable`), and a name is
+  withdrawn only once their ISR was left. Otherwise a controller would take dead replicas, which have everything, out of
+  the ISR for the sake of this one, which then leaves an empty ISR behind.
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from pipeline.broker.cluster.own_states import ElectionCounts, claim_leaderships, leave_lost, leave_unreadable
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.coordination.interface import CoordinationClient
+from pipeline.log.directories.logs_set_aside import LogName
 from pipeline.model import BrokerId, TopicPartition
 
 
@@ -42,6 +46,22 @@ class LostReplicas:
             alone = await leave_lost(self.zookeeper, self.view, self.own_id, lost)
             self.counts.unclean_elections += len(alone)
         await self.replicas.logs.settle(judged)
+
+    def find_unable(self) -> Set[TopicPartition]:
+        """Return the replicas that must not be elected: failed ones, and logs that may lack their tail.
+
+        Reads no log dir, for a hung disk must not delay the report.
+        """
+        served, names, failed = self.replicas.partitions, list[LogName](), set(self.replicas.failed)
+        for directory in self.replicas.directories.opened:
+            if directory.failure is None:
+                logs = directory.logs.copy()
+                names += [LogName(name, log.topic_id) for name, log in logs.items() if name not in served]
+                names += list(directory.set_aside.paths)
+                failed.update(name for name in list(directory.failed) if name not in served)
+        return failed | {
+            name for name, topic_id in names if topic_id is not None and self.replicas.lacks(name, topic_id)
+        }
 
     async def leave_returned(self, topics: Iterable[str]) -> bool:
         """Call `leave` for lost partitions of these topics before they are opened. Return True if there were any.

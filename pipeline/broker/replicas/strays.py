@@ -102,9 +102,8 @@ class StrayKeeper:
     own_id: BrokerId
     dialer: Dialer
     strays: Sequence[Stray] = ()
-    lacking: frozenset[TopicPartition] = frozenset()
-    """Strays that may lack their tail: they must not be elected if their topic comes back."""
-    lacking_changed: Wakeup = field(default_factory=Wakeup)
+    looked: Wakeup = field(default_factory=Wakeup)
+    """Set after each look."""
     _covered: frozenset[LogName] = frozenset()
     """Logs that their leaders held completely at the last look."""
     _releases: dict[LogName, Release] = field(default_factory=dict)
@@ -151,6 +150,7 @@ class StrayKeeper:
             kept = {found.path for found in held}
             _report_removed([found for found in doomed if found.path not in kept])
         self._keep([found for found in held if not self._is_wanted(found.name)], {found.name for found in doomed})
+        self.looked.set()
 
     def _lives(self, name: LogName) -> bool:
         topic = self.view.topic(name.topic_partition.topic)
@@ -186,19 +186,12 @@ class StrayKeeper:
         self.strays = [
             Stray(name=found.name, path=found.path, reason=self._reason(found.name, doomed)) for found in held
         ]
-        lacking = frozenset(found.name.topic_partition for found in held if self._may_lack_tail(found.name))
-        if lacking != self.lacking:
-            self.lacking = lacking
-            self.lacking_changed.set()
         self._waits += 1
         new = [stray for stray in self.strays if stray.name not in known]
         for stray in new[:NAMED_IN_LOG]:
             logger.warning("stray_log", path=str(stray.path), topic_id=str(stray.name.topic_id), reason=stray.reason)
         if len(new) > NAMED_IN_LOG:
             logger.warning("stray_logs", count=len(new), advice="`pipeline cluster describe` names all")
-
-    def _may_lack_tail(self, name: LogName) -> bool:
-        return name.topic_id is not None and self.replicas.lacks(name.topic_partition, name.topic_id)
 
     # Replicas that are assigned elsewhere
 

@@ -29,6 +29,7 @@ CONFIG = BrokerConfig.from_settings(
     {"broker.id": 1, "log.dirs": "/none", "zookeeper.connect": "memory:0", "listeners": "PLAINTEXT://127.0.0.1:0"}
 )
 CLEAN = topic_settings({}, CONFIG)
+LOOK = Look()
 UNCLEAN = topic_settings({"unclean.leader.election.enable": "true"}, CONFIG)
 
 
@@ -194,6 +195,22 @@ def test_dead_replicas_stay_in_sync_where_a_live_replica_was_lost(known: Partiti
     assert decided(back) == (2, 7, "2")
 
 
+def relied_on(known: PartitionView, live: str, event: Event = LOOK, *, lost: str = "") -> list[tuple[int, ...]]:
+    without = {broker: frozenset({TopicPartition("t", 0)}) for broker in brokers(lost)}
+    planned = plan(replace(state(known, live=live), offline_replicas=without), event)
+    return [decision.relies_on for decision in planned.decisions]
+
+
+def test_a_decision_relies_on_the_registrations_of_the_members_that_it_keeps() -> None:
+    """Without them a dead member, which has everything, would leave the ISR for one that lost its log."""
+    assert relied_on(partition("12", 1, "12"), "1") == [(1,)]
+    assert relied_on(partition("123", 1, "123"), "23") == [(2, 3)]
+    assert relied_on(partition("123", -1, "12", epoch=6), "23") == [(2,)]
+    assert relied_on(partition("123", 2, "12"), "123", ElectPreferred()) == [(1, 2)]
+    assert relied_on(partition("12", 1, "12"), "1", lost="1") == [()]  # no leader: all stay
+    assert relied_on(partition("12", 1, "12"), "") == [()]
+
+
 def test_another_replica_is_elected_by_hand_in_the_place_of_one_that_lost_its_disk() -> None:
     for known in (partition("21", 1, "1", adding="2"), partition("21", -1, "1", adding="2")):
         for lost, expected in ((frozenset({TopicPartition("t", 0)}), True), (frozenset(), False)):
@@ -326,6 +343,7 @@ def test_invariants_hold_for_every_plan(before: ClusterState, event: Event) -> N
         if decision.leader != NO_BROKER:
             assert decision.leader in decision.isr
             assert decision.leader in before.live
+            assert set(decision.relies_on) == before.live & set(decision.isr)
             assert decision.leader in old.replicas
             assert is_new or decision.leader in old.isr or decision.is_unclean
             assert set(decision.isr) <= set(old.replicas)

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 import trio
 import trio.testing
 
@@ -11,11 +12,15 @@ from pipeline.coordination.deleted_topics import record_path
 from pipeline.coordination.interface import Operation, SetNode
 from pipeline.coordination.partition_states import StateChange, read_states, write_states
 from pipeline.coordination.znodes import (
+    BrokerRegistration,
+    Listener,
     TopicAssignment,
+    broker_epoch_path,
     partition_state_path,
     topic_path,
 )
-from pipeline.model import BROKER_IDS, BrokerId, LeaderEpoch, TopicPartition
+from pipeline.errors import BadVersionError
+from pipeline.model import BROKER_IDS, BrokerId, HostPort, LeaderEpoch, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.controllers import DEADLINE_S, is_led, make_topic, make_unclean, register, running, state_of
@@ -90,6 +95,52 @@ async def test_no_state_is_written_below_a_topic_recreated_while_live_brokers_we
         assert asked.is_set()
         await trio.testing.wait_all_tasks_blocked()
         assert await read_states(other, [TopicPartition("new", 0)]) == {}
+
+
+@pytest.mark.parametrize("is_new_life", [False, True])
+async def test_no_dead_replica_leaves_the_isr_for_one_that_lost_its_log_unseen(*, is_new_life: bool) -> None:
+    """The view lags behind: the survivor's registration names a lost replica by now, or its next life has begun."""
+    zookeeper, name, survivor = MemoryZooKeeper(), TopicPartition("t", 0), BrokerId(2)
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other:
+        await other.create(broker_epoch_path(survivor))
+        registered = BrokerRegistration(
+            id=survivor, listeners=(Listener(address=HostPort("127.0.0.1", 9092)),), timestamp_ms=0, epoch=0
+        )
+        await other.create(registered.path, registered.encode(), ephemeral=True)
+        async with zookeeper.open() as dying:
+            await register(dying, 3)
+            await rig.until(lambda view: {2, 3} <= view.brokers.keys())
+            await make_topic(other, "t", [(2, 3)])
+            await rig.until(is_led("t", 1))
+            plain, refusals = rig.client.client.transaction, 0
+
+            async def transaction(operations: Sequence[Operation]) -> None:
+                nonlocal refusals
+                if refusals == 0 and any(operation.path == partition_state_path("t", 0) for operation in operations):
+                    if is_new_life:
+                        await other.set(broker_epoch_path(survivor), b"")
+                    else:
+                        told = replace(registered, offline_replicas={"t": (0,)})
+                        await other.set(registered.path, told.encode())
+                try:
+                    await plain(operations)
+                except BadVersionError as error:
+                    refusals += error.path in {registered.path, broker_epoch_path(survivor)}
+                    raise
+
+            rig.client.client.transaction = transaction
+        if is_new_life:
+            with trio.fail_after(DEADLINE_S):
+                while refusals < 2:  # judged again in vain, for the view still has the former life
+                    await trio.testing.wait_all_tasks_blocked()
+                    rig.view.set_brokers(dict(rig.view.brokers))
+            assert (await state_of(other, "t")).isr == (2, 3)
+            told = replace(registered, epoch=1, offline_replicas={"t": (0,)})
+            await other.delete(registered.path)
+            await other.create(registered.path, told.encode(), ephemeral=True)
+        await rig.until(lambda view: (found := view.partition(name)) is not None and found.leader == -1)
+        assert refusals
+        assert (await state_of(other, "t")).isr == (2, 3)
 
 
 async def test_a_reassignment_does_not_end_on_a_state_that_was_another_by_then() -> None:

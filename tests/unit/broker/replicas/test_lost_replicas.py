@@ -8,24 +8,13 @@ import trio
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.znodes import BrokerRegistration, broker_path, topic_path
-from pipeline.log.checkpoint import BOOT_ID, CLEAN_SHUTDOWN
 from pipeline.model import BrokerId
 from tests.support.brokers import Brokers, replicated_cluster
+from tests.support.lost_tails import lose_power
 from tests.support.strays import produce_records
 from tests.support.znodes import remove_tree
 
 RECORDS = 20
-
-
-def lose_power(directory: Path) -> None:
-    """The machine of this broker stops, and loses what was not flushed of the topic."""
-    for log_dir in directory.parent.glob(f"{directory.name}*"):
-        (log_dir / BOOT_ID).write_text("another boot")
-        (log_dir / CLEAN_SHUTDOWN).unlink()
-        for checkpoint in log_dir.glob("*-checkpoint"):
-            checkpoint.unlink()
-        for path in log_dir.glob("t-0/0*"):
-            path.write_bytes(b"")
 
 
 async def wait_for_end(brokers: Brokers) -> None:

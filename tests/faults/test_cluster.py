@@ -46,6 +46,6 @@ def test_faults_lose_and_double_nothing(tmp_path: Path, scenarios: list[Scenario
 def test_no_error_reaches_clients_while_every_broker_is_restarted(tmp_path: Path) -> None:
     with with_warnings(tmp_path), our_cluster(tmp_path, local_places(3), QUICK_GROUPS) as cluster:
         cluster.start()
-        done = restart_all(cluster, topics=10, partitions=6, replicas=3, records_per_s=500)
+        done = restart_all(cluster, topics=4, partitions=6, replicas=3, records_per_s=500)
         assert done.verdict.faults == []
     assert done.verdict.acknowledged > 0

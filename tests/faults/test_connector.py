@@ -25,13 +25,14 @@ from tests.support.connector_proof import DEADLINE_S, SLOTS, Proof, judge, resul
 TOPIC, PARTITIONS = "t", 12
 SESSION_TIMEOUT_MS = 2_000
 SEED = 20110612
-SHORT, LONG = (5, (0.3, 0.8), 4, 0), (300, (0.5, 1.5), SLOTS, 4)
+SHORT, LONG = (10, (0.3, 0.8), 4, 0), (300, (0.5, 1.5), SLOTS, 4)
 """Seconds, pauses between disturbances, members at the start, and crashes of ZooKeeper."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("duration_s", "interval_s", "first", "crashes"),
-    [SHORT, pytest.param(*LONG, marks=[pytest.mark.long, pytest.mark.timeout(1200)])],
+    [SHORT, pytest.param(*LONG, marks=pytest.mark.timeout(1200))],
 )
 async def test_no_two_members_read_a_partition_at_a_time(
     tmp_path: Path, duration_s: int, interval_s: tuple[float, float], first: int, crashes: int

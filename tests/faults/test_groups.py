@@ -199,12 +199,13 @@ async def drain(cluster: Cluster) -> None:
             await trio.sleep(0.2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("strategy", "members", "duration_s"),
     [
-        ("cooperative-sticky", 3, 4),
-        pytest.param("range", 5, 60, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
-        pytest.param("cooperative-sticky", 5, 60, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+        ("cooperative-sticky", 3, 8),
+        pytest.param("range", 5, 60, marks=pytest.mark.timeout(900)),
+        pytest.param("cooperative-sticky", 5, 60, marks=pytest.mark.timeout(900)),
     ],
 )
 async def test_no_record_is_lost_and_no_partition_has_two_members(

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from pipeline.cli.demo.datacenters import Datacenters
@@ -29,6 +30,7 @@ async def lags(datacenters: Datacenters, source: str) -> list[Any]:
     return [partition["lag"] for partition in found["partitions"]]
 
 
+@pytest.mark.long
 async def test_a_source_that_is_stopped_has_unknown_lag_until_it_continues(tmp_path: Path) -> None:
     async with Datacenters(tmp_path, [TOPIC]) as datacenters:
         await make_topic(datacenters, TOPIC)

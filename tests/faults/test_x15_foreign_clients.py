@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from confluent_kafka import Producer
 
@@ -37,6 +38,7 @@ def is_told(report: Mapping[str, Any] | None) -> bool:
     return [hour["status"] for hour in report["hours"] if hour["hour"] == HOUR] == ["exact"]
 
 
+@pytest.mark.long
 async def test_records_of_foreign_producers_are_counted_and_compared(tmp_path: Path) -> None:
     async with Datacenters(tmp_path, [TOPIC]) as datacenters:
         for name in LIVE:

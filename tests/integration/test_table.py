@@ -155,6 +155,7 @@ def test_files_of_other_hours_are_not_opened(spark: Any, table: HandMadeTable, r
         source(spark, table).load()
 
 
+@pytest.mark.long
 def test_scans_of_one_frame_with_filters_lose_nothing(spark: Any, table: HandMadeTable) -> None:
     # Spark keeps the tasks of the filter that it pushed last for all scans of a DataFrame of a Python data source.
     for _ in range(4):

@@ -6,7 +6,7 @@ from pipeline.audit.counting.broker_counter import BrokerCounter
 from pipeline.testing.simulation.audits.variants import VARIANTS
 from tests.support.simulated_runs import assert_noticed, assert_pass, assert_repeats
 
-SEEDS = 2
+SEEDS = 1
 LAST_SEED = 240
 """The last one of the long run."""
 LAST_SEED_TO_NOTICE = 300

@@ -12,7 +12,6 @@ LAST_SEED = 600
 LAST_SEED_TO_NOTICE = 200
 SOON_NOTICED = frozenset(
     {
-        "counts a removal before it is written",
         "elects a replica that is not in sync",
         "forgets its producers",
         "shows what is not flushed",

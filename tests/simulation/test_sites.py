@@ -38,7 +38,7 @@ def test_many_seeds_pass() -> None:
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(2, id="two sources and mirrors"),
+        pytest.param(2, marks=pytest.mark.long, id="two sources and mirrors"),
         pytest.param(1, marks=pytest.mark.long, id="a source that loses records"),
         pytest.param(33, marks=pytest.mark.long, id="a group"),
     ],

@@ -5,12 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "conformance" / "programs"
@@ -19,45 +20,63 @@ CLIENT_DEADLINE_S = 420
 POLL_S = 0.05
 
 
+class TalkingProcess:
+    """A program with pipes for input and output, and a file for stderr: a pipe that nobody reads would stop it."""
+
+    def __init__(self, process: "subprocess.Popen[str]", errors: IO[str]) -> None:
+        self.process = process
+        self._errors = errors
+
+    def ended(self, timeout_s: float) -> tuple[str, str]:
+        """Close its input, wait for its end, and return its output and its last words."""
+        out, _ = self.process.communicate(timeout=timeout_s)
+        self._errors.seek(0)
+        return out, self._errors.read()[-3000:]
+
+
+@contextmanager
+def talking_process(command: Sequence[str]) -> Iterator[TalkingProcess]:
+    """Start a program; killed at the end of the block if it has not ended."""
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            yield TalkingProcess(process, errors)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
 class RunningClient:
     """A program that goes on until it is told to stop."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, talking: TalkingProcess) -> None:
+        self._talking = talking
 
     def check(self) -> None:
         """Fail with what it found if it has ended unasked."""
-        if self._process.poll() is not None:
-            out, err = self._process.communicate()
-            raise AssertionError(f"{self._process.args!r} ended with {self._process.returncode}: {out} {err[-3000:]}")
+        process = self._talking.process
+        if process.poll() is not None:
+            out, err = self._talking.ended(CLIENT_DEADLINE_S)
+            raise AssertionError(f"{process.args!r} ended with {process.returncode}: {out} {err}")
 
     def stop(self) -> Any:
         """Tell it to end and return what it found."""
-        out, err = self._process.communicate(timeout=CLIENT_DEADLINE_S)
-        if self._process.returncode != 0:
-            raise AssertionError(f"{self._process.args!r} failed:\n{err[-3000:]}")
+        process = self._talking.process
+        out, err = self._talking.ended(CLIENT_DEADLINE_S)
+        if process.returncode != 0:
+            raise AssertionError(f"{process.args!r} failed:\n{err}")
         return json.loads(out)
 
 
 @contextmanager
 def running_client(program: str, command: str, bootstrap: str, asked: object) -> Iterator[RunningClient]:
     """Start `python PROGRAM COMMAND BOOTSTRAP`; killed at the end of the block if it was not stopped."""
-    process = subprocess.Popen(
-        [sys.executable, str(PROGRAMS / f"{program}.py"), command, bootstrap],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(asked) + "\n")
-        process.stdin.flush()
-        yield RunningClient(process)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with talking_process([sys.executable, str(PROGRAMS / f"{program}.py"), command, bootstrap]) as talking:
+        assert talking.process.stdin is not None
+        talking.process.stdin.write(json.dumps(asked) + "\n")
+        talking.process.stdin.flush()
+        yield RunningClient(talking)
 
 
 def run_client(program: str, command: str, bootstrap: str, asked: object) -> Any:

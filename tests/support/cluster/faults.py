@@ -5,7 +5,6 @@ the partitions that are written to are led by one node, and the roles are kept a
 """
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import count, product
 
+from tests.support.clients import TalkingProcess, talking_process
 from tests.support.cluster.client import Asked, Verdict
 from tests.support.cluster.network import Network
 from tests.support.cluster.observation import (
@@ -94,40 +94,29 @@ class Outcome:
 class Client:
     """A running tests.support.cluster.client."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, talking: TalkingProcess) -> None:
+        self._talking = talking
 
     def wait_until_steady(self) -> None:
         """Raises RuntimeError with its last words."""
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != "steady\n":
-            _, err = self._process.communicate(timeout=CLIENT_DEADLINE_S)
-            raise RuntimeError(f"the client ended: {err[-2000:]}")
+        assert self._talking.process.stdout is not None
+        if self._talking.process.stdout.readline() != "steady\n":
+            _, err = self._talking.ended(CLIENT_DEADLINE_S)
+            raise RuntimeError(f"the client ended: {err}")
 
     def finish(self) -> Verdict:
         """Tell it to end; what became of its records."""
-        out, err = self._process.communicate(timeout=CLIENT_DEADLINE_S)
-        if self._process.returncode:
-            raise RuntimeError(f"the client failed: {err[-2000:]}")
+        out, err = self._talking.ended(CLIENT_DEADLINE_S)
+        if self._talking.process.returncode:
+            raise RuntimeError(f"the client failed: {err}")
         return Verdict(**json.loads(out.splitlines()[-1]))
 
 
 @contextmanager
 def running_client(asked: Asked) -> Iterator[Client]:
     """A client on this host, killed at the end of the block if it was not finished."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.cluster.client", json.dumps(asdict(asked))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield Client(process)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with talking_process([sys.executable, "-m", "tests.support.cluster.client", json.dumps(asdict(asked))]) as talking:
+        yield Client(talking)
 
 
 class FaultRunner:

@@ -50,6 +50,7 @@ def test_replicas_are_described(cluster: LocalCluster) -> None:
     wait_for_description(cluster, "java-three", is_described)
 
 
+@pytest.mark.long
 def test_partitions_are_moved_and_led_by_others(cluster: LocalCluster, tmp_path: Path) -> None:
     create(cluster.bootstrap, "java-moved", "--replica-assignment", "1:2")
     wait_for_description(cluster, "java-moved", lambda text: "Isr: 1,2" in text)

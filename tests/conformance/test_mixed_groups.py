@@ -78,6 +78,7 @@ def take_turns(bootstrap: str, strategy: str, kinds: Sequence[str]) -> None:
         assert len(read) == len(written)
 
 
+@pytest.mark.long
 def test_members_of_three_clients_share_a_group(our_broker: str) -> None:
     take_turns(our_broker, "cooperative-sticky", KINDS["cooperative-sticky"])
 

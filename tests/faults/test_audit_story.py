@@ -111,14 +111,14 @@ class Story:
             yield cluster
 
     @asynccontextmanager
-    async def counted(self, name: str) -> AsyncGenerator[Producer]:
+    async def counted(self, name: str, linger_ms: int = 5) -> AsyncGenerator[Producer]:
         """A producer of a live datacenter that counts; its life ends cleanly."""
         self.lives += 1
         async with (
             self.cluster(name) as cluster,
             open_audited_producer(
                 cluster,
-                ProducerConfig(delivery_timeout_ms=120_000, max_block_ms=120_000),
+                ProducerConfig(delivery_timeout_ms=120_000, max_block_ms=120_000, linger_ms=linger_ms),
                 datacenter=name,
                 host="story",
                 clock=wall_clock,
@@ -181,7 +181,8 @@ class Story:
         """Write so many batches in each hour; return them as they lie in the log."""
         async with self.cluster(name) as cluster:
             await create_topics(cluster, [NewTopic(name=topic, partitions=1)])
-            async with self.counted(name) as producer:
+            # Until `flush`, so that the records between two of them are one batch, however busy the machine is.
+            async with self.counted(name, linger_ms=60_000) as producer:
                 for number in range(len(HOURS) * BATCHES_PER_HOUR):
                     timestamp_ms = FIRST_HOUR_MS + number * HOUR_MS // BATCHES_PER_HOUR
                     for _ in range(RECORDS):

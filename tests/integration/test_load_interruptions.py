@@ -141,6 +141,7 @@ def test_a_killed_driver_leaves_no_jvm(topic: Any) -> None:
         wait_until(lambda: not marked(mark), f"left: {marked(mark)}")
 
 
+@pytest.mark.long
 def test_what_an_interrupted_load_leaves_is_no_data(topic: Any) -> None:
     topic.produce(10)
     files, root = open_filesystem(topic.root)

@@ -131,6 +131,7 @@ def test_data_are_kept_and_taken_up_again(tmp_path: Path) -> None:
         assert read(cluster.bootstrap, "kept", 3, partition=1) == [b"one", b"two", b"three"]
 
 
+@pytest.mark.long
 def test_two_brokers_with_services_on_chosen_ports() -> None:
     port = free_pair_of_ports()
     with LocalCluster(brokers=2, port=port, settings={"num.partitions": 4}, registry=True, audit=True) as cluster:

@@ -54,6 +54,7 @@ def read(local: LocalCluster, topic: str) -> list[Any]:
         return [decode(message.value(), context) for message in read_all(local.bootstrap, topic)]
 
 
+@pytest.mark.long
 def test_columns_are_encoded_by_the_latest_schema_of_the_subject(spark: Any, local: LocalCluster) -> None:
     write(spark, local, SELECTED, "visits")
     found = sorted((row["at"].timestamp(), row["page"], row["referrer"], row["count"]) for row in read(local, "visits"))

@@ -91,8 +91,9 @@ CLIENTS = ("unit/cli", "unit/client")
 MIRROR, BROKER, REGISTRY = ("unit/mirror",), ("unit/broker",), ("unit/schema_registry",)
 AUDIT = ("unit/audit",)
 PARTS = (
-    Part("unit of the broker", BROKER),
     Part("integration", ["integration"], without=[*COMMANDS, *SPARK, *TABLES, *SECURITY]),
+    Part("unit of the broker", BROKER),
+    Part("faults", ["faults"], without=CLUSTERS),
     Part("conformance", ["conformance"]),
     Part("unit", ["unit"], without=[*CLIENTS, *MIRROR, *BROKER, *REGISTRY, *AUDIT, *NET]),
     Part("unit of the audit", AUDIT),
@@ -102,7 +103,6 @@ PARTS = (
     Part("unit of clients and commands", CLIENTS),
     Part("tables of loads", TABLES),
     Part("commands", COMMANDS),
-    Part("faults", ["faults"], without=CLUSTERS),
     Part("faults of clusters", CLUSTERS),
     Part("unit of the registry", REGISTRY),
     Part("simulation", ["simulation"]),

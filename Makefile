@@ -17,7 +17,8 @@ test: install install-test
 
 # What takes too long for each change: the tests marked `long`. TESTS names some of them, JOBS and RESUME: docs/testing.md.
 test-long: install install-test
-	@.venv/bin/python -m tests.support.long_suite $(if $(JOBS),--jobs $(JOBS)) $(if $(RESUME),--resume $(RESUME)) $(TESTS)
+	@$(if $(TESTS),.venv/bin/python -m pytest -m long $(TESTS),.venv/bin/python -m tests.support.long_suite \
+	  $(if $(JOBS),--jobs $(JOBS)) $(if $(RESUME),--resume $(RESUME)))
 
 check: install install-test
 	.venv/bin/ruff format --check .

@@ -4,15 +4,13 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.broker.replication.observer import NoObserver
-from pipeline.broker.server import BrokerHandle, run_broker
+from pipeline.broker.server import BrokerHandle
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.cli.terminal.connect import wall_clock
 from pipeline.client.admin.client_quotas import (
@@ -29,6 +27,7 @@ from pipeline.client.producer.producer import open_producer
 from pipeline.model import HostPort, TopicPartition
 from pipeline.net.client_security import ClientSecurity
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.serving_broker import serving_broker
 
 LEVELS = (
     ClientQuotaEntity(user="alice", client_id="app"),
@@ -125,22 +124,11 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         }
     )
     metrics = CollectorRegistry()
-    async with MemoryZooKeeper().open() as zookeeper, trio.open_nursery() as nursery:
-        run = partial(
-            run_broker,
-            config,
-            zookeeper,
-            clock=wall_clock,
-            rng=random.SystemRandom(),
-            observer=NoObserver(),
-            metrics=metrics,
-        )
-        handle: BrokerHandle = await nursery.start(run)
+    async with MemoryZooKeeper().open() as zookeeper, serving_broker(config, zookeeper, metrics) as handle:
         opened = Site(handle.address, metrics, handle)
         async with opened.client("admin") as admin:
             await create_topics(admin, [NewTopic(name="clicks", partitions=1, replication_factor=1)])
         yield opened
-        nursery.cancel_scope.cancel()
 
 
 async def test_each_of_the_eight_levels_counts_before_those_below(site: Site) -> None:

@@ -4,15 +4,12 @@ import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.broker.replication.observer import NoObserver
-from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.cli.secured.certificates import Authority
 from pipeline.cli.terminal.connect import wall_clock
@@ -28,6 +25,7 @@ from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.protocol.messages.produce import ProduceRequest, TopicProduceData
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.serving_broker import serving_broker
 
 AUTHORITY = Authority()
 JAAS = 'x.PlainLoginModule required username="broker" password="b2b" user_broker="b2b" user_alice="pencil";'
@@ -66,24 +64,13 @@ async def cluster(*configs: BrokerConfig, metrics: CollectorRegistry | None = No
     """Addresses for clients."""
     zookeeper = MemoryZooKeeper()
     async with AsyncExitStack() as stack:
-        nursery = await stack.enter_async_context(trio.open_nursery())
         addresses = []
         for config in configs:
             client = await stack.enter_async_context(zookeeper.open())
-            run = partial(
-                run_broker,
-                config,
-                client,
-                clock=wall_clock,
-                rng=random.SystemRandom(),
-                observer=NoObserver(),
-                metrics=metrics or CollectorRegistry(),
-            )
-            handle: BrokerHandle = await nursery.start(run)
+            handle = await stack.enter_async_context(serving_broker(config, client, metrics))
             assert handle.parts is not None
             addresses.append(handle.parts.context.view.brokers[config.broker_id].addresses["CLIENT"])
         yield addresses
-        nursery.cancel_scope.cancel()
 
 
 def client_config(

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began_s = time.monotonic()
-    passed = PassedParts(options.resume, code_state())
+    passed = PassedParts(options.resume, f"{code_state()} {code_state(ROOT / 'tests')}")
     left = list(parts_left(files_with_long_tests(options.paths), passed))
     failed = Suite(processes=options.jobs, on_end=passed.add).run(left) if left else ""
     say(f"=== {f'FAILED: {failed}' if failed else 'all passed'} in {time.monotonic() - began_s:.0f} s")

@@ -16,7 +16,9 @@ from pipeline.coordination.interface import CoordinationClient
 
 
 @asynccontextmanager
-async def serving_broker(config: BrokerConfig, zookeeper: CoordinationClient) -> AsyncIterator[BrokerHandle]:
+async def serving_broker(
+    config: BrokerConfig, zookeeper: CoordinationClient, metrics: CollectorRegistry | None = None
+) -> AsyncIterator[BrokerHandle]:
     """Run a broker until the block ends."""
     async with trio.open_nursery() as nursery:
         run = partial(
@@ -26,7 +28,7 @@ async def serving_broker(config: BrokerConfig, zookeeper: CoordinationClient) ->
             clock=wall_clock,
             rng=random.SystemRandom(),
             observer=NoObserver(),
-            metrics=CollectorRegistry(),
+            metrics=metrics or CollectorRegistry(),
         )
         handle: BrokerHandle = await nursery.start(run)
         yield handle

@@ -14,6 +14,7 @@ from pipeline.testing.simulation.audits.verdict_rules import (
     FinalRules,
     KnownBatch,
     SourceTruth,
+    is_wrong_clock,
     moment_problems,
 )
 from pipeline.testing.simulation.audits.word_rules import AcceptedRecords
@@ -202,3 +203,10 @@ def test_a_life_sign_may_close_what_has_an_outcome_or_was_not_accepted_yet() -> 
     accepted.accepted(b"ended", HOUR)
     accepted.has_outcome(b"ended")
     assert not list(accepted.broken_by(sign(HOUR + 5000)))
+
+
+@pytest.mark.parametrize(
+    ("error_ms", "is_wrong"), [(0, False), (60_000, False), (60_001, True), (-300_000, False), (-599_370, True)]
+)
+def test_clocks_are_wrong_that_the_audit_may_name(error_ms: int, is_wrong: bool) -> None:
+    assert is_wrong_clock(error_ms) == is_wrong

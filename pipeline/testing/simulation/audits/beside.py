@@ -8,7 +8,6 @@ from functools import partial
 
 import trio
 
-from pipeline.audit.collecting.clocks import TOLERANCE_MS
 from pipeline.audit.judgement.judge import Judgement
 from pipeline.audit.judgement.verdicts import AuditedHour, Status
 from pipeline.broker.replication.partition import Partition
@@ -26,6 +25,7 @@ from pipeline.testing.simulation.audits.verdict_rules import (
     FinalRules,
     KnownBatch,
     SourceTruth,
+    is_wrong_clock,
     moment_problems,
 )
 from pipeline.testing.simulation.audits.word_rules import MAX_BROKEN_WORDS, AuditTopicWatch
@@ -194,7 +194,7 @@ class AuditBeside:
                 cluster.name
                 for cluster in site.clusters
                 for machine in cluster.machines
-                if machine.clock() > true_time_ms() + TOLERANCE_MS
+                if is_wrong_clock(machine.clock() - true_time_ms())
             ),
             shortened=frozenset((source.source, source.partition) for source, start in site.starts.items() if start),
         )

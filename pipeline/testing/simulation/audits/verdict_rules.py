@@ -11,6 +11,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipeline.audit.collecting.clocks import LATE_MS, TOLERANCE_MS
 from pipeline.audit.judgement.verdicts import AuditedHour, Status
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
@@ -24,6 +25,11 @@ COUNTER_OF = "counter of "
 """Begins the name of the witness for a broker's counter."""
 CLOCK_OF = "clock of "
 """Begins the name of the witness for the clocks of a cluster."""
+
+
+def is_wrong_clock(error_ms: int) -> bool:
+    """Return whether the audit may name a clock that is ahead by so much, or (below 0) behind."""
+    return error_ms > TOLERANCE_MS or error_ms < -LATE_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +145,7 @@ class FinalRules:
     shortened: frozenset[tuple[str | None, TopicPartition | None]] = frozenset()
     """Clusters and partitions whose first records were deleted, perhaps before a counter had reported them."""
     wrong_clocks: frozenset[str | None] = frozenset()
-    """Clusters with a broker whose clock is ahead by more than the audit tolerates."""
+    """Clusters with a broker whose clock is wrong by more than the audit tolerates (`is_wrong_clock`)."""
 
     def problems(self, hours: Sequence[AuditedHour], truths: Mapping[SourceName, SourceTruth]) -> Iterator[str]:
         """Yield what is wrong with the verdicts at the end."""

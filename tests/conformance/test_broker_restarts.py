@@ -20,7 +20,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.clients import POLL_S, RunningClient, read_with_kcat, running_client, try_kcat, wait_for
 
-KILLS = 1
+pytestmark = pytest.mark.long
+
+KILLS = 3
 RECORDS_BETWEEN_KILLS = 200
 PRODUCERS = {
     "confluent-kafka": "confluent_client",

@@ -72,6 +72,7 @@ def verified(our_broker: str) -> str:
     return topic
 
 
+@pytest.mark.long
 def test_kafka_consumer_groups_lists_describes_and_resets_groups(our_broker: str, verified: str) -> None:
     assert re.search(r"java-group +Empty", run(GROUPS, our_broker, "--list", "--state"))
     described = run(GROUPS, our_broker, "--describe", "--group", "java-group")

@@ -37,6 +37,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
+@pytest.mark.long
 def test_replicas_are_described(cluster: LocalCluster) -> None:
     create(cluster.bootstrap, "java-three", "--partitions", "3", "--replication-factor", "3")
 

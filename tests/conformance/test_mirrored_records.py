@@ -15,6 +15,8 @@ from tests.conformance.programs.exchange import decoded, encoded
 from tests.support.clients import read_with_kcat, run_client, wait_for, write_with_kcat
 from tests.support.datacenters import running_datacenters
 
+pytestmark = pytest.mark.long
+
 PROGRAMS = {"confluent-kafka": "confluent_client", "aiokafka": "aiokafka_client", "kafka-python": "kafka_python_client"}
 CLIENTS = [*PROGRAMS, "kcat"]
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

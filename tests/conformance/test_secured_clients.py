@@ -189,6 +189,7 @@ def test_java_makes_topics_when_it_may(broker: SecuredService, tmp_path: Path) -
     assert "java-topic" in run_java(broker, topics, *address, "--list")
 
 
+@pytest.mark.long
 def test_java_tools_make_users_and_acls(broker: SecuredService, tmp_path: Path) -> None:
     settings = tmp_path / "client.properties"
     settings.write_text(java_settings(broker, RECORDED, "PLAIN"))

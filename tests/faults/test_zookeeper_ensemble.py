@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from bench.processes import ServerProcess, ended
@@ -48,6 +49,7 @@ def leads(zookeeper: ZooKeeperProcess) -> bool:
     return b"Mode: leader" in said
 
 
+@pytest.mark.long
 def test_brokers_go_on_without_the_leader_of_the_ensemble(tmp_path: Path) -> None:
     zookeepers = ensemble(tmp_path / "zookeeper")
     places = local_places(3)

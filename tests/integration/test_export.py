@@ -23,6 +23,7 @@ def visible(folder: Path) -> Any:
     return sorted(path.name for path in folder.rglob("*.parquet") if not path.name.startswith("."))
 
 
+@pytest.mark.long
 def test_spark_reads_the_folder_as_hive_does(spark: Any, table: HandMadeTable, tmp_path: Path) -> None:
     table.add_parquet({"page": pa.array(["/a", "/b"])}, 2)
     table.add_parquet({"page": pa.array(["/c"])}, 1)

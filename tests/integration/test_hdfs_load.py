@@ -53,6 +53,7 @@ def drive(topic: Any, kill: Any) -> Any:
     return subprocess.run(command, input="\n", capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
+@pytest.mark.long
 def test_hdfs_keeps_what_the_commit_stands_on(hdfs: Any) -> None:
     files, path = HdfsFileSystem(hdfs.url), "/door"
     a, b = f"{path}/d/a", f"{path}/d/b"

@@ -83,7 +83,7 @@ def interrupt(process: Any, mark: Any, number: Any, to_group: Any, is_done: Any 
         ("run", signal.SIGINT, True),
         pytest.param("run", signal.SIGTERM, False, marks=pytest.mark.long),
         pytest.param("sql", signal.SIGINT, False, marks=pytest.mark.long),
-        ("sql", signal.SIGTERM, True),
+        pytest.param("sql", signal.SIGTERM, True, marks=pytest.mark.long),
     ],
 )
 def test_a_signal_while_the_jvm_starts(topic: Any, command: Any, number: Any, to_group: Any) -> None:

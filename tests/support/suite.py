@@ -90,6 +90,7 @@ SECURITY = tuple(
 CLIENTS = ("unit/cli", "unit/client")
 MIRROR, BROKER, REGISTRY = ("unit/mirror",), ("unit/broker",), ("unit/schema_registry",)
 AUDIT = ("unit/audit",)
+SITES = tuple(f"simulation/test_{name}.py" for name in ("audit_matrix", "audited_sites", "sites"))
 PARTS = (
     Part("integration", ["integration"], without=[*COMMANDS, *SPARK, *TABLES, *SECURITY]),
     Part("unit of the broker", BROKER),
@@ -105,7 +106,8 @@ PARTS = (
     Part("commands", COMMANDS),
     Part("faults of clusters", CLUSTERS),
     Part("unit of the registry", REGISTRY),
-    Part("simulation", ["simulation"]),
+    Part("simulated sites", SITES),  # the last two keep a processor each busy
+    Part("simulated clusters", ["simulation"], without=SITES),
 )
 
 

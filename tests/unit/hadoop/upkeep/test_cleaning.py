@@ -140,6 +140,7 @@ def test_a_table_that_lost_all_its_manifests_does_not_begin_anew(tmp_path: Path)
         written.load(10)
 
 
+@pytest.mark.long
 def test_dying_at_any_step_leaves_a_table_that_is_read_and_cleaned_again(tmp_path: Path) -> None:
     step, died = 0, True
     first = old_table(tmp_path / "first")

@@ -10,7 +10,7 @@ import trio
 import typer
 
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.client_config import client_security
+from pipeline.cli.terminal.client_config import client_security, read_client_config
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, addresses, connected, randomness, wall_clock
 from pipeline.cli.terminal.settings import read_settings
 from pipeline.errors import ConfigurationError, PipelineError
@@ -316,6 +316,14 @@ def reverse(
     ],
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
+    source_client_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--source-client-config",
+            metavar="FILE",
+            help="Client settings of the failed cluster; without them those of --client-config, which the hub has.",
+        ),
+    ] = None,
     hub_name: Annotated[
         str, typer.Option("--hub-name", metavar="NAME", help="Name of the hub in the settings of the new mirror.")
     ] = "hub",
@@ -329,8 +337,9 @@ def reverse(
     --zookeeper name the hub.
     """
     name, listed = _name_and_addresses(source_bootstrap)
-    old = addresses(listed)
-    rows, failures = trio.run(_reverse, topics, bootstrap, zookeeper, name, old, hub_name, directory, dry_run)
+    security = client_security() if source_client_config is None else read_client_config(source_client_config)
+    old = (name, listed, security)
+    rows, failures = trio.run(_reverse, topics, bootstrap, zookeeper, old, hub_name, directory, dry_run)
     if json:
         output.print_json({"dry_run": dry_run, "topics": rows, "failures": failures})
     else:
@@ -358,15 +367,12 @@ async def _reverse(
     topics: Sequence[str],
     bootstrap: str | None,
     zookeeper: str | None,
-    name: str,
-    old_addresses: Sequence[HostPort],
+    old_cluster: tuple[str, str, ClientSecurity],
     hub_name: str,
     directory: Path,
     dry_run: bool,
 ) -> tuple[list[Row], list[str]]:
     from pipeline.client.admin.topics import list_topics
-    from pipeline.client.cluster.cluster import open_cluster
-    from pipeline.client.cluster.config import ClientConfig
     from pipeline.log.files import DiskFiles
     from pipeline.mirror.failover.failback import Reverser
     from pipeline.mirror.journals.gap_journal import GapJournal
@@ -374,8 +380,11 @@ async def _reverse(
 
     rows: list[Row] = []
     failures: list[str] = []
-    settings = ClientConfig(bootstrap=tuple(old_addresses), client_id=CLIENT_ID, security=client_security())
-    async with connected(bootstrap, zookeeper, CLIENT_ID) as hub, open_cluster(settings) as old:
+    name, listed, security = old_cluster
+    async with (
+        connected(bootstrap, zookeeper, CLIENT_ID) as hub,
+        connected(listed, None, CLIENT_ID, {"security": security}) as old,
+    ):
         origins = await read_table(hub, topics)
         gaps = GapJournal(hub, clock=wall_clock, rng=randomness())
         if GAPS_TOPIC in await list_topics(hub):

@@ -20,11 +20,12 @@ from pipeline.log.files import DiskFiles
 from pipeline.mirror.failover.failback import ReversalError, ReversedTopic, Reverser, ranges_to_save
 from pipeline.mirror.failover.promotion import Promoter
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.processes import free_port
 from pipeline.records.batch import HEADER_SIZE, iterate_headers
 from pipeline.records.compression import Codec
 from pipeline.records.record import iterate_records
 from tests.support.bombs import batch_of
-from tests.support.brokers import clock
+from tests.support.brokers import clock, serving_cluster
 from tests.support.copies import read_logs
 from tests.support.mirrors import (
     CLICKS,
@@ -149,6 +150,52 @@ async def test_the_commands_show_what_they_did(site: Site, tmp_path: Path) -> No
         str(tmp_path / f"saved/clicks-0/{2:020}.log"),
     ]
     assert "lost" in (await trio.run_process(dumped, capture_stdout=True)).stdout.decode()
+
+
+def log_in(directory: Path, name: str, password: str) -> str:
+    """Write a file of client settings, and return its path."""
+    path = directory / f"{name}.properties"
+    user = f"sasl.mechanism=PLAIN\nsasl.username={name}\nsasl.password={password}\n"
+    path.write_text(f"security.protocol=SASL_PLAINTEXT\n{user}")
+    return str(path)
+
+
+async def test_the_hub_and_the_failed_cluster_have_users_of_their_own(tmp_path: Path) -> None:
+    async def pipeline(*arguments: str, code: int = 0) -> str:
+        command = [sys.executable, "-m", "pipeline", *arguments]
+        done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+        assert done.returncode == code, done.stderr
+        return (done.stdout if code == 0 else done.stderr).decode()
+
+    def secured(name: str, port: int) -> dict[str, Any]:
+        return {
+            "listeners": f"PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:{port}",
+            "sasl_enabled_mechanisms": "PLAIN",
+            "plain_sasl_jaas_config": f'x.PlainLoginModule required user_{name}="{name}-secret";',
+            "connection_failed_authentication_delay_ms": "10",
+        }
+
+    ports = {"east": free_port(), "hub": free_port()}
+    users = {name: log_in(tmp_path, name, f"{name}-secret") for name in ports}
+    async with (
+        serving_cluster(tmp_path / "east", **secured("east", ports["east"])) as east,
+        serving_cluster(tmp_path / "west") as west,
+        serving_cluster(tmp_path / "hub", **secured("hub", ports["hub"])) as hub,
+    ):
+        await fail_over(Site(east, west, hub), "clicks")
+        options = (
+            *("mirror", "reverse", "clicks", "--bootstrap", f"127.0.0.1:{ports['hub']}"),
+            *("--source-bootstrap", f"east=127.0.0.1:{ports['east']}", "--directory", str(tmp_path / "saved")),
+        )
+        refused = await pipeline(*options, "--client-config", users["hub"], code=1)
+        assert f"no broker answers at 127.0.0.1:{ports['east']} within" in refused
+        assert "Invalid username or password" in refused
+        assert "hub-secret" not in refused
+        assert len(await read(east, CLICKS)) == 4
+        apart = ("--client-config", users["hub"], "--source-client-config", users["east"])
+        done = await pipeline(*options, *apart)
+        assert done.splitlines()[1].split()[:3] == ["clicks-0", "2", "3"]
+        assert "clicks is a replica of the hub now" in done
 
 
 async def test_records_that_the_hub_has_deleted_are_saved(site: Site, tmp_path: Path) -> None:

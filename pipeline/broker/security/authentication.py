@@ -3,10 +3,14 @@
 States: before SaslHandshake only that and ApiVersions are answered; then the tokens of the mechanism; then all
 requests, and SaslHandshake again to renew the authentication, by the same user and mechanism, before it ends.
 
+An authentication holds for the time that is left of it when it is proved, as in Kafka: that time is counted by a steady
+clock, so that a wall clock that is set neither ends a session nor makes it longer.
+
 A refusal is answered after a pause, and ends the connection: who guesses passwords is slowed down, and the number of
 refusals that wait is bounded by address.
 """
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -55,7 +59,10 @@ class SaslPlan:
     mechanisms: Mapping[str, Callable[[], SaslMechanism]]
     handle: Handler
     clock: Clock
+    """The wall clock, by which credentials end."""
     counts: AuthenticationCounts
+    steady: Callable[[], float] = trio.current_time
+    """A clock in seconds that nobody sets, by which sessions end."""
     max_request_bytes: int = 524_288
     max_session_ms: int = 0
     """Longest time in ms for which an authentication holds; 0: for ever."""
@@ -78,7 +85,8 @@ class SaslAuthenticator:
         self._state = _State.STRANGE
         self._mechanism_name = ""
         self._mechanism: SaslMechanism | None = None
-        self._ends_ms: int | None = None
+        self._ends_s = math.inf
+        """End of the authentication, by the steady clock."""
         self._requests_before = 0
         self.takes_tokens = False
         self.is_refused = False
@@ -113,7 +121,7 @@ class SaslAuthenticator:
                 raise ProtocolError(f"{request.api_key.name} before the client is authenticated")
 
     def _require_session(self) -> None:
-        if self._ends_ms is not None and self._plan.clock() > self._ends_ms:
+        if self._plan.steady() > self._ends_s:
             self._plan.counts.expired[self._peer.listener] += 1
             raise ProtocolError(f"the authentication of {self._peer.principal} has ended, and was not renewed")
 
@@ -143,34 +151,35 @@ class SaslAuthenticator:
             reason = "SaslAuthenticate without SaslHandshake before it"
             code = ErrorCode.ILLEGAL_SASL_STATE
             return self._refused(reason, SaslAuthenticateResponse(error_code=code, error_message=code.message))
+        lifetime_ms = 0
         try:
             step = self._mechanism.step(token)
             if step.proof is not None:
-                self._take(step.proof)
+                lifetime_ms = self._take(step.proof)
         except SaslRefusedError as error:
             answer = SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error))
             return self._refused(f"{self._mechanism_name}: {error.reason}", None if version == BARE_TOKEN else answer)
-        return SaslAuthenticateResponse(auth_bytes=step.token, session_lifetime_ms=self._lifetime_ms(step.proof))
+        return SaslAuthenticateResponse(auth_bytes=step.token, session_lifetime_ms=lifetime_ms)
 
-    def _take(self, proof: Proof) -> None:
-        """Take over who the client is. Raises SaslRefusedError if a renewal names another user."""
+    def _take(self, proof: Proof) -> int:
+        """Take over who the client is, and return for how long, in ms; 0: for ever.
+
+        Raises SaslRefusedError if a renewal names another user.
+        """
         peer, counts = self._peer, self._plan.counts
         is_renewal = self._state is _State.RENEWING
         if is_renewal and proof.user != peer.principal:
             raise SaslRefusedError("Cannot change principals during re-authentication")
-        ends = [] if proof.until_ms is None else [proof.until_ms]
+        lifetimes_ms = [] if proof.until_ms is None else [max(1, proof.until_ms - self._plan.clock())]
         if self._plan.max_session_ms:
-            ends.append(self._plan.clock() + self._plan.max_session_ms)
-        self._ends_ms = min(ends, default=None)
+            lifetimes_ms.append(self._plan.max_session_ms)
+        lifetime_ms = min(lifetimes_ms, default=0)
+        self._ends_s = self._plan.steady() + lifetime_ms / 1000 if lifetime_ms else math.inf
         peer.principal = proof.user
         peer.on_known()
         self._state, self._mechanism, self.takes_tokens = _State.KNOWN, None, False
         (counts.renewals if is_renewal else counts.successes)[peer.listener] += 1
-
-    def _lifetime_ms(self, proof: Proof | None) -> int:
-        if proof is None or self._ends_ms is None:
-            return 0
-        return max(1, self._ends_ms - self._plan.clock())
+        return lifetime_ms
 
     def _refused(self, reason: str, answer: Message | None) -> HandlerResult | Awaitable[HandlerResult]:
         """Answer after a pause, and end the connection."""

@@ -12,6 +12,7 @@ from pipeline.cli.terminal.client_config import client_security
 from pipeline.cli.terminal.settings import Settings, flatten, parse_assignments, read_document
 from pipeline.credentials import holds_secret, names_place
 from pipeline.errors import ConfigurationError
+from pipeline.hadoop.iceberg.catalog_secrets import shows_secret
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
 from pipeline.net.http_login import HttpLogin
 from pipeline.net.http_security import HttpSecurity
@@ -61,7 +62,7 @@ def catalog_settings(path: Path | None, topic: str, assignments: list[str]) -> d
         topics = document.pop("topics", None)
         own = topics.get(topic) if isinstance(topics, Mapping) else None
         given = flatten(document) | (flatten(own) if isinstance(own, Mapping) else {})
-    given |= parse_assignments(assignments)
+    given |= _assigned(assignments)
     return {
         name.removeprefix(CATALOG_PREFIX): str(value)
         for name, value in given.items()
@@ -81,7 +82,10 @@ def _assigned(assignments: list[str]) -> Settings:
     for key, text in given.items():
         name, _, password = text.partition(":")
         secret = password if key == "basic.auth.user.info" and not name.startswith("$") else text  # NAME:${...}
-        if key in secrets and not names_place(secret):
+        is_shown = key in secrets and not names_place(secret)
+        if key.startswith(CATALOG_PREFIX):
+            is_shown = shows_secret(key.removeprefix(CATALOG_PREFIX), text)
+        if is_shown:
             reason = "is a secret, and others see command lines: write it into the file of --config, or '${env:NAME}'"
             raise ConfigurationError(f"--set {key}", reason)
     return given

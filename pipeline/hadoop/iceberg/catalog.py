@@ -17,8 +17,10 @@ from pyiceberg.utils.config import Config, merge_config
 from requests import Session
 from sqlalchemy.exc import OperationalError
 
+from pipeline.credentials import resolved
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.hadoop.files.filesystem import open_filesystem
+from pipeline.hadoop.iceberg.catalog_secrets import without_secrets
 
 NAMESPACE: Final = "pipeline"
 CATALOG: Final = "pipeline"
@@ -37,10 +39,12 @@ class CatalogUnreachableError(PipelineError):
 def open_catalog(root: str, properties: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Catalog:
     """Open the catalog of pyiceberg's `properties`; by default an SQLite file next to the topics.
 
+    A value may name its place, as `${env:NAME}` (see `credentials`). Errors show no secrets.
+
     timeout_s: time after which a request to a silent REST or Hive catalog fails.
     Raises ConfigurationError, CatalogUnreachableError.
     """
-    given = dict(properties)
+    given = {name: resolved(f"iceberg.catalog.{name}", value) for name, value in properties.items()}
     if not given:
         if not root.startswith(("file:", "/")):
             raise ConfigurationError("iceberg.catalog.type", f"is missing: {root} has no place for an SQLite file")
@@ -63,10 +67,12 @@ def open_catalog(root: str, properties: Mapping[str, str], timeout_s: float = TI
                 return catalog
         return load_catalog(CATALOG, **given)
     except (OSError, OperationalError, RESTError) as error:
-        raise CatalogUnreachableError(str(error)) from error
+        raise CatalogUnreachableError(without_secrets(str(error), given)) from error
     except Exception as error:
         # Each kind of catalog has errors of its own.
-        raise ConfigurationError("iceberg.catalog", f"cannot be opened: {error}") from error
+        raise ConfigurationError(
+            "iceberg.catalog", f"cannot be opened: {without_secrets(str(error), given)}"
+        ) from error
 
 
 class _TimedRestCatalog(RestCatalog):

@@ -45,9 +45,10 @@ class LoadConfig(SettingsModel):
     table: Annotated[Literal["manifest", "iceberg"], Field(alias="table")] = "manifest"
     """Place of the commits: `manifest` is a file beside the data, `iceberg` a table in a catalog (`format=parquet`);
     option `--table`."""
-    iceberg_catalog: Annotated[dict[str, str] | None, Field(alias="iceberg.catalog")] = None
+    iceberg_catalog: Annotated[dict[str, str] | None, Field(alias="iceberg.catalog", repr=False)] = None
     """Properties of the catalog: `iceberg.catalog.type`, `iceberg.catalog.uri` and others of pyiceberg, by default an
-    SQLite file below `root`."""
+    SQLite file below `root`. Secrets may stand elsewhere: `${env:NAME}`, `${file:PATH:KEY}` or
+    `${directory:DIR:FILE}`."""
     value_format: Annotated[Literal["avro", "binary"], Field(alias="value.format")] = "avro"
     """Format of the records' values: `avro` is a schema id and an Avro datum, `binary` keeps the bytes."""
     codec: Annotated[Literal["null", "snappy", "deflate", "zstandard"], Field(alias="codec")] = "snappy"

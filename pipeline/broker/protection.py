@@ -96,7 +96,7 @@ def _published_keys(security: ListenerSecurity, listener: str) -> "PublishedKeys
         raise ConfigurationError(
             "sasl.oauthbearer.jwks.endpoint.url", f"is missing: nobody could log in to the listener {listener}"
         )
-    return PublishedKeys(security.jwks_url, security.jwks_refresh_ms / 1000)
+    return PublishedKeys(security.jwks_url, security.jwks_refresh_ms / 1000, security.token_trust)
 
 
 def _token_check(security: ListenerSecurity, keys: "PublishedKeys", clock: Clock) -> VerifyToken:

@@ -21,15 +21,21 @@ MAX_CAUSES = 10
 
 
 def bounded_http_client(
-    headers: Mapping[str, str], *, timeout_s: float, login: HttpLogin = NO_LOGIN
+    headers: Mapping[str, str],
+    *,
+    timeout_s: float,
+    login: HttpLogin = NO_LOGIN,
+    context: ssl.SSLContext | None = None,
 ) -> httpx.AsyncClient:
     """Return a client for `bounded_answer`; close it. It asks for answers as they are, without compression.
 
-    The login goes along no redirect to another server. Raises ConfigurationError for certificates that cannot be read.
+    The login goes along no redirect to another server. `context`: that of TLS, None for that of the login. Raises
+    ConfigurationError for certificates that cannot be read.
     """
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
     given = {"Accept-Encoding": "identity", **headers, **login.headers()}
-    return httpx.AsyncClient(headers=given, timeout=timeout_s, cookies=no_cookies, verify=login.context() or True)
+    verify = context or login.context() or True
+    return httpx.AsyncClient(headers=given, timeout=timeout_s, cookies=no_cookies, verify=verify)
 
 
 async def bounded_answer(
@@ -78,12 +84,22 @@ async def _send_once(
 
 def tls_fault(error: BaseException | None) -> str | None:
     """Return a sentence about a handshake that failed, which httpx leaves out; None for another failure."""
+    cause = _handshake_error(error)
+    if cause is None:
+        return None
+    from pipeline.net.tls import fault_of
+
+    return fault_of(cause)
+
+
+def is_untrusted(error: BaseException) -> bool:
+    """True if the server's certificate was not accepted."""
+    return isinstance(_handshake_error(error), ssl.SSLCertVerificationError)
+
+
+def _handshake_error(error: BaseException | None) -> ssl.SSLError | None:
     for _ in range(MAX_CAUSES):
         if error is None or isinstance(error, ssl.SSLError):
             break
         error = error.__cause__ or error.__context__
-    if not isinstance(error, ssl.SSLError):
-        return None
-    from pipeline.net.tls import fault_of
-
-    return fault_of(error)
+    return error if isinstance(error, ssl.SSLError) else None

@@ -69,6 +69,9 @@ class ClientSecurity(SettingsModel):
     """Password of the client at this server."""
     token_scope: str | None = Field(None, alias="sasl.oauthbearer.scope", min_length=1)
     """Scope that the server is asked for, with spaces between several."""
+    token_ca_location: Path | None = Field(None, alias="https.ca.location")
+    """File or directory with the certificates of the authorities that are trusted for this server, in PEM. By default
+    those that come with the package certifi."""
     ca_location: Path | None = Field(None, alias="ssl.ca.location")
     """File or directory with the certificates of trusted authorities, in PEM. By default those of the system."""
     ca_pem: str | None = Field(None, alias="ssl.ca.pem")
@@ -149,9 +152,12 @@ class ClientSecurity(SettingsModel):
         return Dialer(dial, authenticate)
 
     def _token_source(self, url: str) -> "TokenSource":
+        from pipeline.net.tls_context import TlsTrust, trusting_context
         from pipeline.net.token_source import TokenSource
 
-        return TokenSource(url, self.token_client_id or "", self.token_client_secret, self.token_scope)
+        trust = TlsTrust(path=self.token_ca_location, setting="https.ca.location")
+        trusting_context(trust)
+        return TokenSource(url, self.token_client_id or "", self.token_client_secret, self.token_scope, trust)
 
     def _context(self) -> "ssl.SSLContext":
         from pipeline.net.tls_context import TlsIdentity, TlsPlan, TlsTrust, client_context

@@ -21,7 +21,7 @@ from pipeline.net.http_authentication import Authentication, LoginProof
 from pipeline.net.http_roles import RoleTable, guarded
 from pipeline.net.http_security import HttpSecurity
 from pipeline.net.http_users import MAX_NAME_LENGTH, HttpUser, HttpUsers, Role, parse_users
-from pipeline.net.tls_context import ReloadingContext, TlsIdentity, TlsPlan, file_state, server_context
+from pipeline.net.tls_context import ReloadingContext, TlsIdentity, TlsPlan, TlsTrust, file_state, server_context
 
 LOOK_S = 10.0
 """Interval at which the files of certificates and users are looked at."""
@@ -158,7 +158,8 @@ class _Tokens:
         from pipeline.net.published_keys import PublishedKeys  # cryptography, which other servers need not load
         from pipeline.net.web_tokens import TokenRules
 
-        self.keys = PublishedKeys(url, REFRESH_S)
+        trust = TlsTrust(path=security.token_truststore_location, setting="http.oauthbearer.ssl.truststore.location")
+        self.keys = PublishedKeys(url, REFRESH_S, trust)
         self._rules = TokenRules(
             audiences=security.expected_audience,
             issuer=security.expected_issuer,

@@ -51,6 +51,9 @@ class HttpSecurity(SettingsModel):
     )
     """Document with the public keys of an authority whose tokens (JWT) let users in, beside those of the file:
     `https://...`, `http://...` or `file:/PATH`. The scopes of a token name the role: `read`, `write` or `admin`."""
+    token_truststore_location: Path | None = Field(None, alias="http.oauthbearer.ssl.truststore.location")
+    """File or directory with the certificates of the authorities that are trusted for that document, in PEM. By default
+    those that come with the package certifi."""
     expected_audience: Annotated[tuple[str, ...], parsed_by(_parse_list)] = Field(
         (), alias="http.oauthbearer.expected.audience"
     )

@@ -14,15 +14,17 @@ _OPTION = re.compile(r'\s+(?P<name>[A-Za-z_][\w.@-]*)\s*=\s*(?:"(?P<quoted>(?:[^
 _HEAD = re.compile(r"\s*[\w.$]+\s+(?:required|requisite|sufficient|optional)")
 _END = re.compile(r"\s*;\s*")
 _USER = "user_"
+_TLS = "ssl."
 
 
 @dataclass(frozen=True, slots=True)
 class Jaas:
-    """The options: the broker's own name and password, and the passwords of users."""
+    """The options: the broker's own name and password, the passwords of users, and `ssl.*` of another server."""
 
     username: str | None = None
     password: Secret | None = None
     users: Mapping[str, Secret] = field(default_factory=dict)
+    tls: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_jaas(text: str) -> Jaas:
@@ -40,4 +42,5 @@ def parse_jaas(text: str) -> Jaas:
         raise ValueError(f'cannot be read behind {len(options)} options: write OPTION="VALUE", and ; at the end')
     users = {name.removeprefix(_USER): Secret(value) for name, value in options.items() if name.startswith(_USER)}
     password = options.get("password")
-    return Jaas(options.get("username"), None if password is None else Secret(password), users)
+    tls = {name: value for name, value in options.items() if name.startswith(_TLS)}
+    return Jaas(options.get("username"), None if password is None else Secret(password), users, tls)

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 import trio
 
 from pipeline.diagnostics import get_logger
+from pipeline.errors import ConfigurationError
 from pipeline.net.documents import READ_S, document_path, fetch_document
+from pipeline.net.tls_context import TlsTrust, trusting_context
 from pipeline.net.web_tokens import KeySet, TokenRules, UnknownKeyError, VerifiedToken, read_keys
 
 MIN_REFRESH_S = 10.0
@@ -27,14 +29,23 @@ logger = get_logger(__name__)
 
 @dataclass(slots=True)
 class PublishedKeys:
-    """The keys of one document. `refresh_s`: interval at which it is read."""
+    """The keys of one document. `refresh_s`: interval at which it is read.
+
+    `trust`: authorities of the server's certificate, None for those of the system; a file of them is read each time.
+    Raises ConfigurationError if it cannot be read at first.
+    """
 
     url: str
     refresh_s: float
+    trust: TlsTrust | None = None
     clock: Callable[[], float] = trio.current_time
     keys: KeySet = field(default_factory=KeySet)
     _hurry: trio.Event = field(default_factory=trio.Event)
     _not_before: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.trust is not None:
+            trusting_context(self.trust)
 
     def verify(self, token: str, rules: TokenRules, now_ms: int) -> VerifiedToken:
         """Check a token. A key that is not known hastens the next read. Raises TokenRefusedError."""
@@ -65,8 +76,8 @@ class PublishedKeys:
         """Read the document once. Return True if its keys are in use."""
         try:
             with trio.fail_after(READ_S):
-                found = read_keys(await fetch_document(self.url))
-        except (OSError, ValueError, trio.TooSlowError) as error:
+                found = read_keys(await fetch_document(self.url, trust=self.trust))
+        except (OSError, ValueError, ConfigurationError, trio.TooSlowError) as error:
             reason = str(error) or f"no answer within {READ_S:g} s"
             logger.error("published_keys_unreadable", url=self.url, error=reason, keys_in_use=len(self.keys))
             return False

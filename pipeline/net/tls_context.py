@@ -78,6 +78,16 @@ def client_context(plan: TlsPlan, *, checks_name: bool, checks_certificate: bool
     return context
 
 
+def trusting_context(trust: TlsTrust) -> ssl.SSLContext | None:
+    """Return the context of a client without a certificate of its own, None if it trusts the system's authorities.
+
+    Reads files. Raises ConfigurationError.
+    """
+    if trust.path is None and trust.certificates is None:
+        return None
+    return client_context(TlsPlan(trust=trust), checks_name=True)
+
+
 def _fill(context: ssl.SSLContext, plan: TlsPlan) -> None:
     known = [TLS_VERSIONS[name] for name in plan.versions]
     context.minimum_version, context.maximum_version = min(known), max(known)

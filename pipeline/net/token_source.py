@@ -8,8 +8,9 @@ from typing import Any
 import trio
 
 from pipeline.credentials import Secret
-from pipeline.errors import AuthenticationError
+from pipeline.errors import AuthenticationError, ConfigurationError
 from pipeline.net.documents import READ_S, document_path, fetch_document
+from pipeline.net.tls_context import TlsTrust
 
 USED_SHARE = 0.8
 """Share of its life for which a token is used for new connections; then another one is asked for."""
@@ -19,13 +20,15 @@ USED_SHARE = 0.8
 class TokenSource:
     """Source of the tokens of one client. Those of a server are kept for as long as it says; a file is read each time.
 
-    `url`: file:/PATH, or the server's endpoint for tokens, which gets `client_id` and `secret`.
+    `url`: file:/PATH, or the server's endpoint for tokens, which gets `client_id` and `secret`. `trust`: authorities of
+    the server's certificate, None for those of the system.
     """
 
     url: str
     client_id: str = ""
     secret: Secret | None = None
     scope: str | None = None
+    trust: TlsTrust | None = None
     clock: Callable[[], float] = trio.current_time
     _kept: Secret | None = None
     _kept_until: float = 0.0
@@ -39,7 +42,7 @@ class TokenSource:
             try:
                 with trio.fail_after(READ_S):
                     return await self._read()
-            except (OSError, ValueError, trio.TooSlowError) as error:
+            except (OSError, ValueError, ConfigurationError, trio.TooSlowError) as error:
                 reason = str(error) or f"no answer within {READ_S:g} s"
                 raise AuthenticationError(f"no token from {self.url}: {reason}") from error
 
@@ -49,7 +52,8 @@ class TokenSource:
         form = {"grant_type": "client_credentials"} | ({} if self.scope is None else {"scope": self.scope})
         password = "" if self.secret is None else self.secret.reveal()
         asked_at = self.clock()
-        answer = _answer(await fetch_document(self.url, form=form, credentials=(self.client_id, password)))
+        credentials = self.client_id, password
+        answer = _answer(await fetch_document(self.url, form=form, credentials=credentials, trust=self.trust))
         token = Secret(_word(str(answer.get("access_token", ""))))
         lifetime_s = answer.get("expires_in")
         if isinstance(lifetime_s, int | float) and lifetime_s > 0:

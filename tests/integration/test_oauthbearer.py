@@ -17,7 +17,7 @@ from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
 from pipeline.net.client_security import ClientSecurity
 from pipeline.settings import parse_addresses
-from tests.integration.test_secured_listeners import client, refused, round_trip, running
+from tests.integration.test_secured_listeners import client, refused, round_trip, running, settings_of
 from tests.support.token_authority import CLIENT, CLIENT_SECRET, TokenAuthority
 
 LISTENER = "SASL_SSL"
@@ -67,6 +67,29 @@ async def test_confluent_kafka_comes_in_with_a_token(tmp_path: Path) -> None:
         other = {**settings, **with_tokens(authority, 600, handed, sub="stranger")}
         with pytest.raises(KafkaException):
             await trio.to_thread.run_sync(round_trip, other, "clicks")
+
+
+async def test_an_authority_of_tokens_behind_a_private_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    authority = made_authority()
+    settings_of(tmp_path)  # which writes certificates
+    authority.keystore = tmp_path / "broker.pem"
+    trusted = f'x.Module required ssl.truststore.location="{tmp_path / "ca.pem"}" ssl.truststore.type="PEM";'
+    from_server = {
+        "sasl_oauthbearer_client_id": CLIENT,
+        "sasl_oauthbearer_client_secret": CLIENT_SECRET,
+        "https_ca_location": str(tmp_path / "ca.pem"),
+    }
+    async with listening(tmp_path, authority, oauthbearer_sasl_jaas_config=trusted) as addresses:
+        url = f"{authority.url}/token"
+        config = our_config(tmp_path, addresses, sasl_oauthbearer_token_endpoint_url=url, **from_server)
+        async with open_cluster(config) as cluster:
+            assert await list_topics(cluster) == {}
+    assert "published_keys_unreadable" not in caplog.text
+    async with listening(tmp_path, authority, log_dirs=str(tmp_path / "others")) as addresses:
+        settings = {**client(tmp_path, addresses, LISTENER), **with_tokens(authority, 60, [])}
+        assert '{"status":"invalid_token"}' in await refused(settings)
+    assert "nobody who is trusted has signed the certificate" in caplog.text
+    assert "oauthbearer.sasl.jaas.config names who is trusted" in caplog.text
 
 
 async def test_tokens_that_do_not_count_are_refused_with_kafkas_words(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 import base64
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -29,6 +31,8 @@ class TokenAuthority:
     url: str = ""
     document: bytes | None = None
     """What is sent in place of the keys."""
+    keystore: Path | None = None
+    """Key and certificate of a server with TLS."""
 
     def add(self, key_id: str, algorithm: str = "ES256") -> None:
         """Make a key."""
@@ -81,10 +85,14 @@ class TokenAuthority:
                 pass
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if self.keystore is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.keystore)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
-            self.url = f"http://127.0.0.1:{server.server_port}"
+            self.url = f"{'http' if self.keystore is None else 'https'}://127.0.0.1:{server.server_port}"
             yield self.url
         finally:
             server.shutdown()

@@ -13,10 +13,15 @@ from pipeline.broker.security.principal_rules import PrincipalRule, parse_rules
 from pipeline.credentials import Secret
 from pipeline.net.documents import checked_url
 from pipeline.net.jaas import Jaas, parse_jaas
+from pipeline.net.tls_context import TlsTrust
 from pipeline.settings import MAX_INT32, SettingsModel, parsed_by
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+TRUST_LOCATION = "ssl.truststore.location"
+TRUST_CERTIFICATES = "ssl.truststore.certificates"
+TRUST_TYPE = "ssl.truststore.type"
+PEM = "PEM"
 
 
 def parse_list(text: str) -> tuple[str, ...]:
@@ -39,6 +44,18 @@ def _check_versions(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_jaas(text: Secret) -> Secret:
     parse_jaas(text.reveal())
+    return text
+
+
+def _check_token_jaas(text: Secret) -> Secret:
+    options = parse_jaas(text.reveal()).tls
+    unknown = sorted(options.keys() - {TRUST_LOCATION, TRUST_CERTIFICATES, TRUST_TYPE})
+    if unknown:
+        raise ValueError(f"has the option {unknown[0]}; {TRUST_LOCATION}, {TRUST_CERTIFICATES} and {TRUST_TYPE} count")
+    if options.get(TRUST_TYPE, PEM) != PEM:
+        raise ValueError(f"has another {TRUST_TYPE} than {PEM}: other formats are not read")
+    if TRUST_LOCATION in options and TRUST_CERTIFICATES in options:
+        raise ValueError(f"has both {TRUST_LOCATION} and {TRUST_CERTIFICATES}: give one")
     return text
 
 
@@ -99,6 +116,12 @@ class ListenerSecurity(SettingsModel):
     """User and password with which the broker logs in to others by SCRAM-SHA-256."""
     scram_sha_512_jaas: JaasText | None = Field(None, alias="scram-sha-512.sasl.jaas.config")
     """User and password with which the broker logs in to others by SCRAM-SHA-512."""
+    oauthbearer_jaas: Annotated[Secret, AfterValidator(_check_token_jaas)] | None = Field(
+        None, alias="oauthbearer.sasl.jaas.config"
+    )
+    """Certificates of the authorities that are trusted for the document of `sasl.oauthbearer.jwks.endpoint.url`:
+    `...OAuthBearerLoginModule required ssl.truststore.location="FILE" ssl.truststore.type="PEM";`, or
+    `ssl.truststore.certificates`. By default those that come with the package certifi."""
     jwks_url: Annotated[str, AfterValidator(checked_url)] | None = Field(
         None, alias="sasl.oauthbearer.jwks.endpoint.url"
     )
@@ -129,6 +152,17 @@ class ListenerSecurity(SettingsModel):
     def plain_users(self) -> Mapping[str, Secret]:
         """Passwords of PLAIN, by user."""
         return _parse_jaas(self.plain_jaas).users
+
+    @property
+    def token_trust(self) -> TlsTrust:
+        """Authorities that are trusted for the keys of tokens."""
+        options = _parse_jaas(self.oauthbearer_jaas).tls
+        path = options.get(TRUST_LOCATION)
+        return TlsTrust(
+            path=None if path is None else Path(path),
+            certificates=options.get(TRUST_CERTIFICATES),
+            setting="oauthbearer.sasl.jaas.config",
+        )
 
     def login(self, mechanism: Mechanism) -> Jaas:
         """Return the name and password with which the broker logs in to others."""

@@ -1,5 +1,6 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from pipeline.net.answers import Handler
 from pipeline.net.network import SOCKETS
 from pipeline.net.server import ServedListener, Server, ServerConfig
 from pipeline.protocol.api import API, ApiKey
+from tests.support.secured_http import HttpFiles, http_files
 
 Serve = Callable[..., AbstractAsyncContextManager[tuple[HostPort, Server]]]
 
@@ -36,3 +38,9 @@ def serve() -> Serve:
             nursery.cancel_scope.cancel()
 
     return serve
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> HttpFiles:
+    """Files of a secured HTTP server."""
+    return http_files(tmp_path)

@@ -3,7 +3,6 @@
 import contextlib
 import random
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,7 +18,7 @@ from pipeline.net import http_attempts, http_connections
 from pipeline.net.http_security import HttpSecurity
 from pipeline.net.http_service import HttpService, serve_service
 from pipeline.net.http_users import Role
-from tests.support.secured_http import TOKEN, HttpFiles, basic, http_files
+from tests.support.secured_http import TOKEN, HttpFiles, basic
 
 DEADLINE_S = 30
 SECRET = b"for users alone"
@@ -31,11 +30,6 @@ MUTATIONS = 200
 async def things(request: Request) -> Response:
     await request.body()
     return Response(SECRET)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> HttpFiles:
-    return http_files(tmp_path)
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,7 +26,7 @@ from pipeline.net.http_roles import OPERATIONS_ROLES, RoleTable, UnlistedRouteEr
 from pipeline.net.http_security import OPEN_HTTP, HttpSecurity
 from pipeline.net.http_service import HttpService, serve_service
 from pipeline.net.http_users import PasswordEntry, Role
-from tests.support.secured_http import PASSWORDS, TOKEN, HttpFiles, basic, http_files
+from tests.support.secured_http import PASSWORDS, TOKEN, HttpFiles, basic
 from tests.support.token_authority import TokenAuthority
 
 DEADLINE_S = 30
@@ -72,11 +71,6 @@ async def client(files: HttpFiles, **more: Any) -> AsyncIterator[httpx.AsyncClie
         httpx.AsyncClient(base_url=f"https://{address}", verify=files.context, timeout=DEADLINE_S) as http,
     ):
         yield http
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> HttpFiles:
-    return http_files(tmp_path)
 
 
 async def test_each_role_may_do_what_it_includes_and_no_more(files: HttpFiles) -> None:
@@ -470,6 +464,14 @@ def test_a_route_without_a_role_is_not_served() -> None:
         ({"http.users.file": "/none", "http.authentication.skip.paths": "/things"}, "skip.paths.*names /things"),
         ({"http.oauthbearer.jwks.endpoint.url": "https://a"}, "expected.audience: is missing"),
         ({"http.oauthbearer.jwks.endpoint.url": "ftp://a"}, "jwks.endpoint.url: must be a URL"),
+        (
+            {
+                "http.oauthbearer.jwks.endpoint.url": "https://a",
+                "http.oauthbearer.expected.audience": "a",
+                "http.oauthbearer.ssl.truststore.location": "/none",
+            },
+            "http.oauthbearer.ssl.truststore.location: /none cannot be read",
+        ),
         ({"http.ssl.keystore": "x"}, "http.ssl.keystore: is not a setting.*did you mean http.ssl.keystore.location"),
     ],
 )

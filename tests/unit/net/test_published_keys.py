@@ -1,17 +1,22 @@
 """Keys read from an HTTP server or a file, again and again; and tokens that clients ask for."""
 
 import json
+from functools import partial
 from pathlib import Path
 from time import time
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
+from pipeline.cli.secured.certificates import Authority
 from pipeline.credentials import Secret
-from pipeline.errors import AuthenticationError
+from pipeline.errors import AuthenticationError, ConfigurationError
 from pipeline.net import published_keys
+from pipeline.net.client_security import ClientSecurity
 from pipeline.net.documents import document_path, fetch_document
 from pipeline.net.published_keys import PublishedKeys
+from pipeline.net.tls_context import TlsTrust
 from pipeline.net.token_source import TokenSource
 from pipeline.net.web_tokens import TokenRules, UnknownKeyError
 from tests.support.token_authority import CLIENT, CLIENT_SECRET, TokenAuthority
@@ -153,6 +158,85 @@ async def test_a_token_that_cannot_be_had_is_an_error_without_secrets(tmp_path: 
                 await source.find()
             assert "s3cret" not in str(refusal.value)
             assert "two" not in str(refusal.value)
+
+
+def private_authority(of: TokenAuthority, folder: Path, *names: str) -> Path:
+    """Give the server a certificate of an authority that nobody knows; return the file of that."""
+    private = Authority()
+    pair = private.issue("keys", names or ("127.0.0.1",))
+    keystore, trusted = folder / "server.pem", folder / "private-ca.pem"
+    keystore.write_text(pair.key + pair.certificate)
+    trusted.write_text(private.certificate)
+    of.keystore = keystore
+    return trusted
+
+
+async def test_keys_behind_a_private_authority(tmp_path: Path, nursery: trio.Nursery) -> None:
+    made = authority("first")
+    trusted = private_authority(made, tmp_path)
+    with made.serving() as url:
+        keys = PublishedKeys(f"{url}/keys", 3600, TlsTrust(path=trusted))
+        await nursery.start(keys.run)
+        assert keys.verify(token(made, "first"), RULES, now_ms()).subject == "alice"
+        unknown = PublishedKeys(f"{url}/keys", 3600, TlsTrust(setting="the.truststore"))
+        with capture_logs() as logs:
+            await nursery.start(unknown.run)
+        with pytest.raises(UnknownKeyError):
+            unknown.verify(token(made, "first"), RULES, now_ms())
+    (told,) = [each for each in logs if each["event"] == "published_keys_unreadable"]
+    assert "nobody who is trusted has signed the certificate" in told["error"]
+    assert told["error"].endswith("; the.truststore names who is trusted")
+
+
+async def test_a_trusted_authority_does_not_stand_for_another_host(tmp_path: Path) -> None:
+    made = authority("first")
+    trusted = private_authority(made, tmp_path, "keys.example")
+    with made.serving() as url, pytest.raises(OSError, match="is for another name"):
+        await fetch_document(f"{url}/keys", trust=TlsTrust(path=trusted))
+
+
+async def test_a_replaced_authority_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    monkeypatch.setattr(published_keys, "FIRST_RETRY_S", 0.01)
+    made = authority("first")
+    trusted = private_authority(made, tmp_path)
+    right = trusted.read_text()
+    trusted.write_text(Authority().certificate)
+    with made.serving() as url:
+        keys = PublishedKeys(f"{url}/keys", 3600, TlsTrust(path=trusted))
+        await nursery.start(keys.run)
+        assert len(keys.keys) == 0
+        trusted.write_text(right)
+        await eventually(keys, token(made, "first"))
+
+
+def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"the\.truststore: .*missing\.pem cannot be read"):
+        PublishedKeys("https://a/keys", 3600, TlsTrust(path=tmp_path / "missing.pem", setting="the.truststore"))
+
+
+async def test_tokens_of_a_server_behind_a_private_authority(tmp_path: Path) -> None:
+    made = authority("first")
+    trusted = private_authority(made, tmp_path)
+    with made.serving(sub="alice") as url:
+        asked = partial(TokenSource, f"{url}/token", CLIENT, Secret(CLIENT_SECRET), None)
+        assert (await asked(TlsTrust(path=trusted)).find()).reveal().count(".") == 2
+        with pytest.raises(AuthenticationError, match=r"https\.ca\.location names who is trusted"):
+            await asked(TlsTrust(setting="https.ca.location")).find()
+
+
+def test_a_client_names_an_authority_that_cannot_be_read(tmp_path: Path) -> None:
+    given = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "https://a/token",
+        "sasl.oauthbearer.client.id": CLIENT,
+        "sasl.oauthbearer.client.secret": CLIENT_SECRET,
+        "https.ca.location": str(tmp_path / "missing.pem"),
+    }
+    with pytest.raises(ConfigurationError, match=r"https\.ca\.location: .*missing\.pem cannot be read"):
+        ClientSecurity.from_settings(given).dialer()
 
 
 async def test_a_token_in_a_file_is_read_each_time(tmp_path: Path) -> None:

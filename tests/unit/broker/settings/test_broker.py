@@ -82,6 +82,25 @@ def test_text_and_numbers_mean_the_same() -> None:
         ),
         ({"sasl.enabled.mechanisms": "GSSAPI"}, "sasl.enabled.mechanisms", "GSSAPI is not served"),
         ({"plain.sasl.jaas.config": "s3cret"}, "plain.sasl.jaas.config", "MODULE required"),
+        (
+            {"oauthbearer.sasl.jaas.config": 'x required ssl.keystore.location="a";'},
+            "oauthbearer.sasl.jaas.config",
+            "option ssl.keystore.location; ssl.truststore.location, ssl.truststore.certificates",
+        ),
+        (
+            {"oauthbearer.sasl.jaas.config": 'x required ssl.truststore.location="a" ssl.truststore.type="JKS";'},
+            "oauthbearer.sasl.jaas.config",
+            "another ssl.truststore.type than PEM",
+        ),
+        (
+            {
+                "oauthbearer.sasl.jaas.config": (
+                    'x required ssl.truststore.location="a" ssl.truststore.certificates="b";'
+                )
+            },
+            "oauthbearer.sasl.jaas.config",
+            "has both ssl.truststore.location and ssl.truststore.certificates: give one",
+        ),
         ({"super.users": "alice"}, "super.users", "User:NAME"),
         ({"authorizer.class.name": "Other"}, "authorizer.class.name", "AclAuthorizer"),
         ({"listeners": "PLAINTEXT://h:99999"}, "listeners", "not host:port"),

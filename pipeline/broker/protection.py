@@ -32,6 +32,8 @@ from pipeline.model import ANONYMOUS, Clock
 from pipeline.net.answers import Handler
 from pipeline.net.client_security import ClientSecurity
 from pipeline.net.dialing import Connect, Dialer
+from pipeline.net.documents import document_path
+from pipeline.net.jaas import Jaas
 from pipeline.net.network import ConnectionListener
 from pipeline.net.server import ServedListener
 from pipeline.net.tls import Handshakes
@@ -117,6 +119,27 @@ def _token_check(security: ListenerSecurity, keys: "PublishedKeys", clock: Clock
     return verify
 
 
+def _token_login(security: ListenerSecurity, login: Jaas, setting: str) -> dict[str, object]:
+    """Return the settings of a client that asks for tokens as this broker. Raises ConfigurationError."""
+    url = security.token_url
+    if url is None:
+        raise ConfigurationError(
+            "sasl.oauthbearer.token.endpoint.url", "is missing: from there this broker has the tokens for other brokers"
+        )
+    if document_path(url) is None and (login.client_id is None or login.client_secret is None):
+        raise ConfigurationError(setting, "lacks clientId and clientSecret, with which this broker asks for tokens")
+    found: dict[str, object] = {
+        "sasl.mechanism": OAUTHBEARER,
+        "sasl.oauthbearer.token.endpoint.url": url,
+        "sasl.oauthbearer.client.id": login.client_id,
+        "sasl.oauthbearer.client.secret": login.client_secret,
+        "sasl.oauthbearer.scope": login.scope,
+        "https.ca.location": security.token_trust.path,
+        "https.ca.pem": security.token_trust.certificates,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
 @dataclass(slots=True)
 class Protection:
     """The protection of all listeners of a broker."""
@@ -164,15 +187,19 @@ class Protection:
         if plan.protocol.is_encrypted:
             given |= _tls_of_client(security)
         if plan.protocol.is_sasl:
-            mechanism = self.config.inter_broker_mechanism
-            login = security.login(mechanism)
-            if login.username is None or login.password is None:
-                raise ConfigurationError(
-                    f"listener.name.{plan.name.lower()}.{mechanism.lower()}.sasl.jaas.config",
-                    "lacks username and password, with which this broker logs in to others",
-                )
-            given |= {"sasl.mechanism": mechanism, "sasl.username": login.username, "sasl.password": login.password}
+            given |= self._own_login(plan)
         return ClientSecurity.from_settings(given)
+
+    def _own_login(self, plan: ListenerPlan) -> dict[str, object]:
+        """Return the settings of a client with which this broker logs in to others. Raises ConfigurationError."""
+        security, mechanism = self.config.security_of(plan), self.config.inter_broker_mechanism
+        login = security.login(mechanism)
+        setting = f"listener.name.{plan.name.lower()}.{mechanism.lower()}.sasl.jaas.config"
+        if mechanism == OAUTHBEARER:
+            return _token_login(security, login, setting)
+        if login.username is None or login.password is None:
+            raise ConfigurationError(setting, "lacks username and password, with which this broker logs in to others")
+        return {"sasl.mechanism": mechanism, "sasl.username": login.username, "sasl.password": login.password}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take over changed certificates and keys, until cancelled. Reports started when keys have been looked for."""

@@ -72,6 +72,8 @@ class ClientSecurity(SettingsModel):
     token_ca_location: Path | None = Field(None, alias="https.ca.location")
     """File or directory with the certificates of the authorities that are trusted for this server, in PEM. By default
     those that come with the package certifi."""
+    token_ca_pem: str | None = Field(None, alias="https.ca.pem")
+    """Certificates of these authorities in PEM, instead of `https.ca.location`."""
     ca_location: Path | None = Field(None, alias="ssl.ca.location")
     """File or directory with the certificates of trusted authorities, in PEM. By default those of the system."""
     ca_pem: str | None = Field(None, alias="ssl.ca.pem")
@@ -155,7 +157,7 @@ class ClientSecurity(SettingsModel):
         from pipeline.net.tls_context import TlsTrust, trusting_context
         from pipeline.net.token_source import TokenSource
 
-        trust = TlsTrust(path=self.token_ca_location, setting="https.ca.location")
+        trust = TlsTrust(path=self.token_ca_location, certificates=self.token_ca_pem, setting="https.ca.location")
         trusting_context(trust)
         return TokenSource(url, self.token_client_id or "", self.token_client_secret, self.token_scope, trust)
 

@@ -19,12 +19,16 @@ _TLS = "ssl."
 
 @dataclass(frozen=True, slots=True)
 class Jaas:
-    """The options: the broker's own name and password, the passwords of users, and `ssl.*` of another server."""
+    """The options: the broker's own name and password, the passwords of users, and how a server of tokens is asked."""
 
     username: str | None = None
     password: Secret | None = None
     users: Mapping[str, Secret] = field(default_factory=dict)
     tls: Mapping[str, str] = field(default_factory=dict)
+    client_id: str | None = None
+    """Name of the broker at a server that gives tokens to clients."""
+    client_secret: Secret | None = None
+    scope: str | None = None
 
 
 def parse_jaas(text: str) -> Jaas:
@@ -41,6 +45,14 @@ def parse_jaas(text: str) -> Jaas:
     if _END.fullmatch(text, position) is None:
         raise ValueError(f'cannot be read behind {len(options)} options: write OPTION="VALUE", and ; at the end')
     users = {name.removeprefix(_USER): Secret(value) for name, value in options.items() if name.startswith(_USER)}
-    password = options.get("password")
+    secrets = {name: Secret(options[name]) for name in ("password", "clientSecret") if name in options}
     tls = {name: value for name, value in options.items() if name.startswith(_TLS)}
-    return Jaas(options.get("username"), None if password is None else Secret(password), users, tls)
+    return Jaas(
+        options.get("username"),
+        secrets.get("password"),
+        users,
+        tls,
+        options.get("clientId"),
+        secrets.get("clientSecret"),
+        options.get("scope"),
+    )

@@ -154,7 +154,7 @@ class ListenersConfig(ListenerSecurity):
     """Protocol by which brokers reach each other, if `inter.broker.listener.name` is not set: the first listener with
     it counts."""
     inter_broker_mechanism: Mechanism = Field("PLAIN", alias="sasl.mechanism.inter.broker.protocol")
-    """SASL mechanism by which brokers log in to each other, with the name and password of its
+    """SASL mechanism by which brokers log in to each other, with the name and password, or the client, of its
     `MECHANISM.sasl.jaas.config`."""
     failed_authentication_delay_ms: int = Field(100, alias="connection.failed.authentication.delay.ms", ge=0, le=60_000)
     """Time in ms by which the answer to a failed authentication is delayed."""

@@ -63,7 +63,7 @@ def _parse_jaas(text: Secret | None) -> Jaas:
     return Jaas() if text is None else parse_jaas(text.reveal())
 
 
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 JaasText = Annotated[Secret, AfterValidator(_check_jaas)]
 
 
@@ -121,7 +121,13 @@ class ListenerSecurity(SettingsModel):
     )
     """Certificates of the authorities that are trusted for the document of `sasl.oauthbearer.jwks.endpoint.url`:
     `...OAuthBearerLoginModule required ssl.truststore.location="FILE" ssl.truststore.type="PEM";`, or
-    `ssl.truststore.certificates`. By default those that come with the package certifi."""
+    `ssl.truststore.certificates`. By default those that come with the package certifi. `clientId="..."
+    clientSecret="..." scope="..."` are those with which the broker asks for its own tokens."""
+    token_url: Annotated[str, AfterValidator(checked_url)] | None = Field(
+        None, alias="sasl.oauthbearer.token.endpoint.url"
+    )
+    """Place of the tokens with which the broker logs in to others by OAUTHBEARER: the URL at which a server of OpenID
+    Connect gives tokens to clients, or `file:/PATH` of a file with a token, which is read for each login."""
     jwks_url: Annotated[str, AfterValidator(checked_url)] | None = Field(
         None, alias="sasl.oauthbearer.jwks.endpoint.url"
     )
@@ -165,11 +171,12 @@ class ListenerSecurity(SettingsModel):
         )
 
     def login(self, mechanism: Mechanism) -> Jaas:
-        """Return the name and password with which the broker logs in to others."""
+        """Return what the broker logs in to others with: a name and password, or the client of a server of tokens."""
         text = {
             "PLAIN": self.plain_jaas,
             "SCRAM-SHA-256": self.scram_sha_256_jaas,
             "SCRAM-SHA-512": self.scram_sha_512_jaas,
+            "OAUTHBEARER": self.oauthbearer_jaas,
         }
         return _parse_jaas(text.get(mechanism))
 

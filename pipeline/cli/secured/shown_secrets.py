@@ -55,4 +55,6 @@ def _secrets_of(text: str) -> list[str]:
         login = parse_jaas(text)
     except ValueError:
         return [text]  # it cannot be told what is secret in it
-    return [secret.reveal() for secret in (login.password, *login.users.values()) if secret is not None]
+    return [
+        secret.reveal() for secret in (login.password, login.client_secret, *login.users.values()) if secret is not None
+    ]

@@ -13,6 +13,7 @@ from pipeline.errors import ConfigurationError
         ("plain.sasl.jaas.config", 'x.PlainLoginModule required username="b" password="${env:B}" user_b="s3cret";'),
         ("plain.sasl.jaas.config", "s3cret that cannot be parsed"),
         ("listener.name.client.scram-sha-512.sasl.jaas.config", 'x required username="b" password="s3cret";'),
+        ("oauthbearer.sasl.jaas.config", 'x required clientId="b" clientSecret="s3cret";'),
         ("ssl.key.password", "s3cret"),
         ("listener.name.client.ssl.keystore.key", "s3cret"),
         ("zookeeper.auth.password", "s3cret"),

@@ -10,7 +10,8 @@ B. `closed_ms` of a life sign: each batch of an earlier window that was accepted
    the sign with the latest `created_ms` holds.
 C. `created_ms` rises from report to report, whatever the clock does (see `LifeClock`).
 D. Each report names all topics that were announced so far, before or with their first counts.
-E. A life that has nothing to report rests: the next sign comes later, and the sign says when. It comes with the end of
+E. After a late batch its window and all later ones stay open for three intervals more (`late_windows.py`).
+F. A life that has nothing to report rests: the next sign comes later, and the sign says when. It comes with the end of
    each window, so that an idle producer keeps no watermark back, and as soon as there is something to report.
 """
 
@@ -19,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from pipeline.audit.counting.late_windows import LateWindows
 from pipeline.audit.counting.windows import WindowSums
 from pipeline.audit.events.report import ROW, CountReport, LifeSign, ReportedTopic, Rows
 from pipeline.audit.events.tiers import Counter, Tier, is_audited
@@ -30,6 +32,8 @@ from pipeline.records.tally import HOUR_MS, window_start
 
 IDLE_INTERVAL_MS: Final = 300_000
 """Longest time between two life signs of a life that rests. A killed one is silent after three of them."""
+HELD_INTERVALS: Final = 3
+"""Intervals for which windows of late batches stay open."""
 WAITING_BATCHES: Final = 4_096
 """Number of headers that wait to be summed together."""
 
@@ -72,6 +76,7 @@ class ProducerCounter:
         self._interval_ms = interval_ms
         self._longest_ms = max(interval_ms, IDLE_INTERVAL_MS)
         self._clock = clock
+        self._late = LateWindows(window_ms, HELD_INTERVALS * interval_ms)
         self._sums = WindowSums(window_ms)
         self._partitions: dict[TopicPartition, int] = {}
         """Number of each partition in `_sums`, in this order."""
@@ -100,6 +105,7 @@ class ProducerCounter:
         """Count one acknowledged batch."""
         if is_audited(batch.topic_partition.topic):
             self._has_news = True
+            self._late.note(batch.header.base_timestamp)
             self._headers.append(batch.header)
             self._numbers.append(self._number(batch.topic_partition))
             if len(self._headers) >= WAITING_BATCHES:
@@ -121,6 +127,8 @@ class ProducerCounter:
     def add_rows(self, partition: TopicPartition, rows: Rows) -> None:
         """Add rows of windows and hours that were counted elsewhere."""
         self._has_news = True
+        for start_ms in rows["start_ms"][rows["span_ms"] == self._window_ms].tolist():
+            self._late.note(start_ms)
         self._sums.add_rows(rows, self._number(partition))
 
     def announce(self, topic: str) -> None:
@@ -136,6 +144,7 @@ class ProducerCounter:
     def end(self) -> None:
         """Say in the next report that the life has ended. All batches must have their outcomes."""
         self._is_ended = self._has_news = True
+        self._late.clear()
 
     @property
     def is_resting(self) -> bool:
@@ -143,7 +152,7 @@ class ProducerCounter:
         return self._rest_ms > self._interval_ms
 
     def may_rest(self) -> bool:
-        """True if no sign is due yet (invariant E). Asked each interval."""
+        """True if no sign is due yet (invariant F). Asked each interval."""
         if self._has_news or self.is_waiting():
             return False
         created_ms, closed_ms = self._closes()
@@ -151,9 +160,12 @@ class ProducerCounter:
             return False
         return created_ms + self._interval_ms // 2 < self._signed_ms + self._rest_ms
 
-    def _closes(self) -> tuple[int, int]:
+    def _closes(self, *, is_sign: bool = False) -> tuple[int, int]:
         """Return the time, and the time before which windows may be closed."""
         created_ms, closed_ms = self._clock.tick()
+        if is_sign:
+            self._late.sign(created_ms, closed_ms)
+        closed_ms = self._late.closes(created_ms, closed_ms)
         oldest = self.oldest_window()
         return created_ms, closed_ms if oldest is None else min(closed_ms, oldest * self._window_ms)
 
@@ -172,7 +184,7 @@ class ProducerCounter:
         self._sequence += 1
         rows = self._sums.take_changed()
         self._fill_in(rows)
-        created_ms, closed_ms = self._closes()
+        created_ms, closed_ms = self._closes(is_sign=True)
         is_busy = self._has_news or self.is_waiting()
         self._rest_ms = self._interval_ms if is_busy else min(2 * self._rest_ms, self._longest_ms)
         self._has_news, self._signed_ms, self._closed_ms = False, created_ms, closed_ms

@@ -28,6 +28,7 @@ class CountedProducer:
 
     instance: str
     clock: Clock
+    interval_ms: int = INTERVAL_MS
     is_killed: bool = False
     is_over: bool = False
     skew_ms: int = 0
@@ -35,7 +36,7 @@ class CountedProducer:
     def __post_init__(self) -> None:
         times = LifeClock(lambda: self.clock() + self.skew_ms, lambda: self.clock() / 1000)
         self.counter = ProducerCounter(
-            "east", self.instance, WINDOW_MS, host="web-1", interval_ms=INTERVAL_MS, clock=times
+            "east", self.instance, WINDOW_MS, host="web-1", interval_ms=self.interval_ms, clock=times
         )
         self.counter.announce("clicks")
 

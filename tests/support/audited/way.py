@@ -27,7 +27,14 @@ from pipeline.records.compression import Codec
 from pipeline.records.producer_marks import mark_producer_id
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited.brokers import CountedCluster
-from tests.support.audited.counters import CountedGroup, CountedMirror, CountedProducer, load_reports, stored_reports
+from tests.support.audited.counters import (
+    INTERVAL_MS,
+    CountedGroup,
+    CountedMirror,
+    CountedProducer,
+    load_reports,
+    stored_reports,
+)
 from tests.support.audited.forgeries import Copied, Forgery, moved
 from tests.support.audited.table import LoadedTable
 
@@ -81,10 +88,10 @@ class Way:
 
     # Stages
 
-    def start_producer(self) -> CountedProducer:
-        producer = CountedProducer(f"life-{len(self.producers) + 1}", self.clock)
+    def start_producer(self, interval_ms: int = INTERVAL_MS) -> CountedProducer:
+        producer = CountedProducer(f"life-{len(self.producers) + 1}", self.clock, interval_ms)
         self.producers.append(producer)
-        self._publish(producer.reports())  # a life is registered before its first record
+        self.publish(producer.reports())  # a life is registered before its first record
         return producer
 
     def produce(
@@ -94,9 +101,11 @@ class Way:
         *,
         is_acknowledged: bool = True,
         is_foreign: bool = False,
+        by: CountedProducer | None = None,
     ) -> None:
-        """Have the newest producer, or one that does not count, send batches to both partitions."""
+        """Have a producer (unless given, the newest), or one that does not count, send batches to both partitions."""
         sent: Copied = {}
+        producer = self.producers[-1] if by is None else by
         for partition in PARTITIONS:
             end = self.live.end_offset(partition)
             batches = [
@@ -104,7 +113,7 @@ class Way:
             ]
             sent[partition.partition] = [moved(batch, end + at * RECORDS) for at, batch in enumerate(batches)]
             for batch in sent[partition.partition] if is_acknowledged and not is_foreign else ():
-                self.producers[-1].acknowledged(partition, read_header(batch))
+                producer.acknowledged(partition, read_header(batch))
         self._append(self.live, self._forged("live", sent))
 
     def produce_twice(self, hour_ms: int, between: Callable[[], None]) -> None:
@@ -237,7 +246,7 @@ class Way:
         }
         for tier, take in reports.items():
             if tier not in self.late:
-                self._publish(take())
+                self.publish(take())
         for cluster in (LIVE, HUB):
             self._read_to_ms[cluster] = self.now_ms
 
@@ -256,7 +265,7 @@ class Way:
             case _:
                 self.load_skew_ms = skew_ms
 
-    def _publish(self, reports: Iterable[CountReport]) -> None:
+    def publish(self, reports: Iterable[CountReport]) -> None:
         for report in reports:
             for portion in portions(report):
                 event = encode_count_report(portion)

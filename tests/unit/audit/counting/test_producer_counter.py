@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.audit.counting.late_windows import MAX_LATE_MS
 from pipeline.audit.counting.lives import new_instance
-from pipeline.audit.counting.producer_counter import WAITING_BATCHES, LifeClock, ProducerCounter
+from pipeline.audit.counting.producer_counter import HELD_INTERVALS, WAITING_BATCHES, LifeClock, ProducerCounter
 from pipeline.audit.events.encoding import encode_count_report
 from pipeline.audit.events.report import CountReport, LifeSign
 from pipeline.client.producer.batches import DeliveredBatch, FailedBatch
@@ -225,6 +226,46 @@ def test_a_clock_that_is_set_right_is_followed() -> None:
         clocks.pass_ms(10_000)
         report = taken(counter)
     assert report.created_ms == sign(report).closed_ms == clocks.wall_ms
+
+
+@pytest.mark.parametrize("late_ms", [70 * 60_000, 26 * HOUR_MS], ids=["70 minutes", "26 hours"])
+def test_windows_of_records_that_are_always_late_stay_open_between_them(late_ms: int) -> None:
+    """Also if no record is under way at a sign, for longer than the records are late."""
+    clocks = Clocks()
+    counter = counting(clocks)
+    taken(counter)
+    interval_ms, records = 10_000, 0
+    for number in range((late_ms + 2 * HOUR_MS) // interval_ms):
+        clocks.pass_ms(interval_ms)
+        if number % 3 == 0:
+            delivered(counter, CLICKS, header(records, 1, timestamp=clocks.wall_ms - late_ms))
+            records += 1
+        closed_ms = sign(taken(counter)).closed_ms
+        newest_ms = clocks.wall_ms - late_ms
+        assert newest_ms - HELD_INTERVALS * interval_ms - WINDOW_MS < closed_ms <= newest_ms, number
+    for _ in range(HELD_INTERVALS):
+        clocks.pass_ms(interval_ms)
+        closed_ms = sign(taken(counter)).closed_ms
+    clocks.pass_ms(interval_ms)
+    assert closed_ms < sign(taken(counter)).closed_ms == clocks.wall_ms, "no late records come any more"
+
+
+@pytest.mark.parametrize("time_ms", [NOON_MS - WINDOW_MS, NOON_MS - MAX_LATE_MS - 2 * WINDOW_MS, 0, -1])
+def test_records_that_are_hardly_late_or_have_no_time_keep_no_window_open(time_ms: int) -> None:
+    clocks = Clocks()
+    counter = counting(clocks)
+    taken(counter)
+    delivered(counter, CLICKS, header(0, 1, timestamp=time_ms))
+    assert sign(taken(counter)).closed_ms == NOON_MS
+
+
+def test_a_life_that_ends_closes_windows_of_late_records() -> None:
+    counter = counting()
+    taken(counter)
+    delivered(counter, CLICKS, header(0, 1, timestamp=NOON_MS - HOUR_MS))
+    assert sign(taken(counter)).closed_ms == NOON_MS - HOUR_MS
+    counter.end()
+    assert sign(taken(counter)).closed_ms == NOON_MS
 
 
 @given(st.lists(st.tuples(st.integers(0, 100_000), st.sampled_from([0, 0, 1, -1, 3_000, -3_000, DAY_MS, -DAY_MS]))))

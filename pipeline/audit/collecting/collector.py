@@ -59,6 +59,8 @@ SNAPSHOT_S: Final = 300.0
 """Time between two snapshots."""
 PORTION_BYTES: Final = 1 << 20
 """Bytes of opened events that are decoded at a time."""
+CONSUMER: Final = ConsumerConfig(max_bytes=2 << 20, max_partition_bytes=1 << 20)
+"""Little is fetched ahead: reading waits for decoding, and what waits of each cluster is in memory."""
 
 logger = get_logger(__name__)
 
@@ -153,7 +155,7 @@ class EventCollector:
             timeout_s = ANSWER_TIMEOUT_S
 
     async def _read_topic(self, cluster: Cluster, state: ReadingState) -> None:
-        async with open_consumer(cluster, ConsumerConfig()) as consumer:
+        async with open_consumer(cluster, CONSUMER) as consumer:
             consumer.add(EVENTS, state.position, state.topic_id, leader_epoch=state.leader_epoch)
             while True:
                 try:

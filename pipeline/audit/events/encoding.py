@@ -1,6 +1,7 @@
 """Monitoring events of version 3 as JSON: a list for each column, as docs/audit/events.md describes. Pure."""
 
 import json
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -28,6 +29,10 @@ MAX_ROWS_READ: Final = 100_000
 MAX_TOPICS_READ: Final = 100_000
 MAX_BUCKETS_READ: Final = 100_000
 MAX_SKIPPED_READ: Final = 100_000
+MAX_REASON: Final = 300
+"""Characters of the reason why a record is no event: errors quote what a hostile writer sent."""
+_TYPE_CODES: Final = {("i", 4): "i", ("i", 8): "q", ("u", 8): "Q", ("b", 1): "q"}
+"""Type code of the array for a column's values, by kind and size in bytes of its dtype."""
 
 
 class AuditMessageError(PipelineError):
@@ -89,7 +94,7 @@ def decode_count_report(value: bytes) -> CountReport:
     try:
         document = json.loads(value)
         if document["version"] != VERSION:
-            raise AuditMessageError(f"monitoring event of version {document['version']}; expected {VERSION}")
+            raise AuditMessageError(f"monitoring event of version {str(document['version'])[:20]}; expected {VERSION}")
         topics = tuple(ReportedTopic(str(name), str(topic_id)) for name, topic_id in document.get("topics", ()))
         report = CountReport(
             counter=Counter(
@@ -112,7 +117,7 @@ def decode_count_report(value: bytes) -> CountReport:
             unseen=_int64(document.get("unseen", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise AuditMessageError(f"not a monitoring event: {error!r}") from error
+        raise AuditMessageError(f"not a monitoring event: {type(error).__name__}: {error}"[:MAX_REASON]) from error
     _check(report)
     return report
 
@@ -136,9 +141,8 @@ def _table(columns: Mapping[str, Any], dtype: np.dtype[np.void], topics: int) ->
             continue
         if not isinstance(values, list) or len(values) != size:
             raise ValueError(f"column {name} has not {size} values")
-        if not set(map(type, values)) <= {int, bool}:
-            raise ValueError(f"column {name} has values that are no integers")
-        table[name] = np.array(values, dtype[name])  # raises OverflowError
+        # Integers alone fit an array of the standard library, which takes half the time of one of numpy's.
+        table[name] = np.asarray(array(_TYPE_CODES[dtype[name].kind, dtype[name].itemsize], values))
     if size and (table["topic"].min() < 0 or table["topic"].max() >= topics or table["partition"].min() < 0):
         raise ValueError("a row of no topic or partition")
     return table

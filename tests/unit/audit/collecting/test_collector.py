@@ -1,5 +1,6 @@
 """Reading the audit topics of clusters that come and go, with real brokers."""
 
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from pipeline.client.admin.offsets import delete_records, list_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.producer import open_producer
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort, TopicPartition
@@ -260,3 +262,24 @@ async def test_two_failures_at_once_are_said_and_reading_goes_on(
             await until(lambda: collector.states["hub"].error == "one is away")
             await until(lambda: "hub" in collector.read_to_ms)
             assert records_of(collector) == 3
+
+
+async def test_little_is_fetched_ahead_while_events_are_decoded(tmp_path: Path) -> None:
+    size, count = 500_000, 40  # 20 MB
+    noise = Random(3)
+    async with serving_cluster(tmp_path) as cluster:
+        await publish(cluster, *(noise.randbytes(size) for _ in range(count)))
+        most = 0
+        async with collecting(hub=cluster) as collector:
+            async with collector.turn:  # what is fetched waits
+                await until(lambda: fetched_bytes() >= 2 * size)
+            with trio.fail_after(DEADLINE_S):
+                while collector.states["hub"].position < count:
+                    most = max(most, fetched_bytes())
+                    await trio.sleep(0.001)
+    assert most < 8 << 20
+
+
+def fetched_bytes() -> int:
+    """Return the bytes of fetched batches in this process."""
+    return sum(len(each.data) for each in gc.get_objects() if isinstance(each, FetchedBatches))

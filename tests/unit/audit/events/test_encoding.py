@@ -128,6 +128,23 @@ def test_a_field_of_any_other_value_is_read_or_refused(value: object, field: str
         return
 
 
+@pytest.mark.parametrize(("part", "dtype"), [("rows", ROW), ("positions", POSITION)])
+def test_columns_hold_integers_of_their_size_alone(part: str, dtype: np.dtype[np.void]) -> None:
+    for name in dtype.names or ():
+        for value in (1.5, 1.0, "1", None, [1], 2**64, -(2**63) - 1):
+            document = json.loads(encode_count_report(report_of(0, 2)))
+            document[part][name] = [0, value]
+            with pytest.raises(AuditMessageError):
+                decode_count_report(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("value", [b"\xff" * 100_000, b'{"version":"' + b"x" * 100_000 + b'"}'])
+def test_a_refusal_does_not_quote_a_whole_record(value: bytes) -> None:
+    with pytest.raises(AuditMessageError) as refused:
+        decode_count_report(value)
+    assert len(str(refused.value)) <= 300
+
+
 @given(st.binary(max_size=50))
 def test_any_bytes_are_read_or_refused(value: bytes) -> None:
     with pytest.raises(AuditMessageError):

@@ -3,8 +3,8 @@
 Each user has other ACLs (`acl_users`), and sends the same requests to both (`acl_requests`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import trio
 from pipeline.broker.requests.guards.table import NEEDS
 from pipeline.processes import free_port
 from pipeline.protocol.api import API, ApiKey
+from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -31,7 +32,8 @@ from pipeline.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from pipeline.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tests.integration.test_secured_listeners import running
 from tests.support.acl_answers import told
-from tests.support.acl_requests import BUILDERS, GROUPS, NEWEST_ALONE, TOPICS, own_topic
+from tests.support.acl_requests import BUILDERS, GROUPS, NEWEST_ALONE, TOPICS, Build, own_topic
+from tests.support.acl_transactions import FIRST_VERSION, PASSED, TRANSACTIONAL_BUILDERS, by_rights_alone
 from tests.support.acl_users import ADMIN, RULES, create_request, jaas_config
 from tests.support.blocking_client import BlockingClient
 from tests.support.clients import wait_until_true
@@ -42,7 +44,6 @@ ANSWER_S = 20.0
 UNAUTHENTICATED = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
 """Keys without rights: every connection of the matrix uses them."""
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
 OLDEST = {ApiKey.PRODUCE: 3}
 """Older versions are announced for the sake of clients, and served by neither."""
 
@@ -54,12 +55,17 @@ def without_users(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def made_at_some_time(answer: dict[str, Any]) -> dict[str, Any]:
-    """Our broker answers when a topic has been created by asking for it; Apache Kafka says that it is unknown first."""
+    """Our broker answers when a topic has been created by asking for it; Apache Kafka says that it is unknown first.
+
+    Apache Kafka alone has a topic of transactions.
+    """
     topics = [
         {"name": topic["name"], "operations": topic["topic_authorized_operations"]}
-        if str(topic["name"]).startswith("made-") and topic["error_code"] in (0, UNKNOWN_TOPIC_OR_PARTITION)
+        if str(topic["name"]).startswith("made-")
+        and topic["error_code"] in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         else topic
         for topic in answer.get("topics", ())
+        if topic["name"] != "__transaction_state"
     ]
     return {**answer, "topics": topics}
 
@@ -67,7 +73,8 @@ def made_at_some_time(answer: dict[str, Any]) -> dict[str, Any]:
 BETWEEN = {ApiKey.METADATA: {10}, ApiKey.OFFSET_FETCH: {7}}
 """Further versions: the last with operations on the cluster, and the last of a single group."""
 
-DIFFERENCES: Mapping[ApiKey, Callable[[dict[str, Any]], dict[str, Any]]] = {
+Alike = Callable[[dict[str, Any]], dict[str, Any]]
+DIFFERENCES: Mapping[ApiKey, Alike] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: without_users,
     ApiKey.METADATA: made_at_some_time,
 }
@@ -149,6 +156,7 @@ def prepared_by(admin: BlockingClient, bootstrap: str) -> Side:
     wait_until_true(committed)
     wait_until_true(all_led)
     wait_until_true(partial(hands_out_ids, admin))
+    wait_until_true(partial(looks_at_transactions, admin))
     acls: Any = admin.ask(create_request(), 3)
     assert {result.error_code for result in acls.results} == {0}
     ranges = {each.api_key: (each.min_version, each.max_version) for each in versions.api_keys}
@@ -177,37 +185,47 @@ def hands_out_ids(admin: BlockingClient) -> None:
     assert answer.error_code == 0
 
 
+def looks_at_transactions(admin: BlockingClient) -> None:
+    """A coordinator of transactions is there, or none is needed."""
+    for request in TRANSACTIONAL_BUILDERS[ApiKey.FIND_COORDINATOR](1, ADMIN, {}):
+        admin.ask(request, 1)  # the first one makes Apache Kafka create the topic of its coordinators
+    for request in TRANSACTIONAL_BUILDERS[ApiKey.INIT_PRODUCER_ID](1, ADMIN, {}):
+        answer: Any = admin.ask(request, 1)
+        assert answer.error_code in {ErrorCode.NONE, ErrorCode.INVALID_REQUEST}
+
+
 Answers = dict[tuple[ApiKey, int], list[Any]]
+Versions = Mapping[ApiKey, set[int]]
 
 
-def answers_of(side: Side, user: str, versions: Mapping[ApiKey, set[int]]) -> Answers:
+def answers_of(builders: Mapping[ApiKey, Build], side: Side, user: str, versions: Versions) -> Answers:
     """Answers to all requests, by api key and version."""
     found: Answers = {}
-    for key, build in BUILDERS.items():
+    for key, build in builders.items():
         for version in versions[key]:
             requests = build(version, user, side.ids)
             found[key, version] = [side.answer_to(user, request, version) for request in requests]
     return found
 
 
-def versions_of(*sides: Side) -> Mapping[ApiKey, set[int]]:
+def versions_of(builders: Mapping[ApiKey, Build], oldest: Mapping[ApiKey, int], *sides: Side) -> Versions:
     """Oldest and newest version of each api key that all know."""
     found = {}
-    for key in BUILDERS:
+    for key in builders:
         ranges = [API[key].request.VERSIONS, *(side.versions[key] for side in sides)]
         low, high = max(each[0] for each in ranges), min(each[1] for each in ranges)
-        low = max(low, OLDEST.get(key, 0))
+        low = max(low, oldest.get(key, 0))
         found[key] = {high} if key in NEWEST_ALONE else {low, high} | BETWEEN.get(key, set())
     return found
 
 
-def differences(user: str, ours: Answers, theirs: Answers) -> list[str]:
+def differences(user: str, ours: Answers, theirs: Answers, alike: Mapping[ApiKey, Alike]) -> list[str]:
     """Answers that differ, each in a few lines."""
     found = []
     for (key, version), answers in ours.items():
-        alike = DIFFERENCES.get(key, dict)
+        left = alike.get(key, dict)
         for answer, other in zip(answers, theirs[key, version], strict=True):
-            if answer != other and (isinstance(other, str) or alike(answer) != alike(other)):
+            if answer != other and (isinstance(other, str) or left(answer) != left(other)):
                 found.append(f"{key.name} v{version} {user}:\n  ours   {answer}\n  theirs {other}")
     return found
 
@@ -216,21 +234,39 @@ def test_every_api_key_is_asked() -> None:
     assert set(BUILDERS) | UNAUTHENTICATED == set(NEEDS)
 
 
-@pytest.mark.long
-async def test_rights_are_those_of_apache_kafka(tmp_path: Path) -> None:
+@asynccontextmanager
+async def both_sides(directory: Path) -> AsyncIterator[tuple[Side, Side]]:
+    """Our broker and Apache Kafka, with the same topics, groups and ACLs."""
     more = {
         "sasl_enabled_mechanisms": "PLAIN",
         "plain_sasl_jaas_config": jaas_config(),
         "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super_users": f"User:{ADMIN};User:ANONYMOUS",
     }
-    with apache(tmp_path / "apache") as bootstrap:
-        async with running(tmp_path, **more) as addresses:
+    with apache(directory / "apache") as bootstrap:
+        async with running(directory, **more) as addresses:
             ours = await trio.to_thread.run_sync(prepare, addresses[LISTENER])
             theirs = await trio.to_thread.run_sync(prepare, bootstrap)
-            versions = versions_of(ours, theirs)
-            found: list[str] = []
-            for user in (*RULES, ADMIN):
-                sides = [await trio.to_thread.run_sync(answers_of, side, user, versions) for side in (ours, theirs)]
-                found += differences(user, *sides)
+            yield ours, theirs
+
+
+@pytest.mark.long
+async def test_rights_are_those_of_apache_kafka(tmp_path: Path) -> None:
+    found: list[str] = []
+    reached = dict.fromkeys(TRANSACTIONAL_BUILDERS, frozenset[bool]())
+    async with both_sides(tmp_path) as sides:
+        versions = versions_of(BUILDERS, OLDEST, *sides)
+        of_transactions = versions_of(TRANSACTIONAL_BUILDERS, OLDEST | FIRST_VERSION, *sides)
+        for user in (*RULES, ADMIN):
+            for builders, asked, alike in (
+                (BUILDERS, versions, DIFFERENCES),
+                (TRANSACTIONAL_BUILDERS, of_transactions, dict.fromkeys(TRANSACTIONAL_BUILDERS, by_rights_alone)),
+            ):
+                ours, theirs = [
+                    await trio.to_thread.run_sync(answers_of, builders, side, user, asked) for side in sides
+                ]
+                found += differences(user, ours, theirs, alike)
+            for (key, _), answers in theirs.items():
+                reached[key] |= {PASSED in repr(by_rights_alone(answer)) for answer in answers}
     assert found == [], "\n".join(found)
+    assert set(reached.values()) == {frozenset({True, False})}, "each key must be allowed to some and denied to others"

@@ -96,6 +96,16 @@ def _rules() -> Iterator[tuple[str, list[AclCreation]]]:
     yield "prefix", [_rule("prefix", TOPIC, ALL, "a", prefixed=True), _rule("prefix", GROUP, ALL, "g", prefixed=True)]
     yield "reader", [_rule("reader", TOPIC, READ), _rule("reader", GROUP, READ)]
     yield "writer", [_rule("writer", TOPIC, WRITE), _rule("writer", TRANSACTIONS, WRITE)]
+    yield "only-t", [_rule("only-t", TRANSACTIONS, WRITE, "t"), _rule("only-t", TOPIC, WRITE)]
+    yield "prefix-t", [_rule("prefix-t", TRANSACTIONS, WRITE, "t", prefixed=True), _rule("prefix-t", TOPIC, WRITE, "a")]
+    yield (
+        "not-t",
+        [
+            *_everything("not-t"),
+            _rule("not-t", TRANSACTIONS, WRITE, "t", denies=True),
+            _rule("not-t", TRANSACTIONS, DESCRIBE, "u", denies=True),
+        ],
+    )
     yield "maker", [_rule("maker", TOPIC, DESCRIBE), _rule("maker", CLUSTERS, AclOperation.CREATE)]
     yield "shown", [_rule("shown", TOPIC, AclOperation.CREATE), _rule("shown", TOPIC, AclOperation.DESCRIBE_CONFIGS)]
 

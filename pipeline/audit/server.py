@@ -61,7 +61,7 @@ async def run_audit(
         clock=clock,
     )
     routes = [*page, *api.routes(), *operations_routes(metrics, lambda: None, warning=judgements.trouble)]
-    http = HttpService(routes=routes, roles={**PAGE_ROLES, **API_ROLES})
+    http = HttpService(name="audit", routes=routes, roles={**PAGE_ROLES, **API_ROLES}, metrics=metrics)
     async with trio.open_nursery() as nursery:
         task_status.started(await nursery.start(serve_service, http, config.http_listen, config.http))
         nursery.start_soon(judgements.run)

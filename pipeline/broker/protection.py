@@ -17,7 +17,6 @@ from prometheus_client.core import Metric
 from pipeline.broker.metrics.security import collect_authentications
 from pipeline.broker.requests.context import BrokerContext
 from pipeline.broker.security.authentication import AuthenticationCounts, SaslAuthenticator, SaslPlan
-from pipeline.broker.security.principal_rules import find_user
 from pipeline.broker.security.sasl.mechanism import Proof, SaslMechanism
 from pipeline.broker.security.sasl.oauthbearer import OAuthBearerMechanism, VerifyToken
 from pipeline.broker.security.sasl.plain import PlainMechanism
@@ -35,6 +34,7 @@ from pipeline.net.dialing import Connect, Dialer
 from pipeline.net.documents import document_path
 from pipeline.net.jaas import Jaas
 from pipeline.net.network import ConnectionListener
+from pipeline.net.principal_rules import find_user
 from pipeline.net.server import ServedListener
 from pipeline.net.tls import Handshakes
 from pipeline.net.tls_context import ReloadingContext, TlsIdentity, TlsPlan, TlsTrust, server_context

@@ -162,7 +162,7 @@ async def run_broker(
     async def run() -> None:
         async with _listening(config, network) as listeners, trio.open_nursery() as nursery:
             routes = operations_routes(metrics, handle.health, handle.readiness, handle.warning)
-            http = HttpService(routes=routes, roles={})
+            http = HttpService(name="broker", routes=routes, roles={}, metrics=metrics)
             handle.http_address = await nursery.start(serve_service, http, config.http_listen, config.http)
             await _run(config, world, listeners, protection, handle, task_status)
 

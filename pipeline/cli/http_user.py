@@ -12,7 +12,17 @@ import typer
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.files import read_text
 from pipeline.errors import ConfigurationError
-from pipeline.net.http_users import SALT_BYTES, SHA256, TOKEN_BYTES, Role, is_name, password_entry, token_entry
+from pipeline.net.http_users import (
+    CERTIFICATE,
+    SALT_BYTES,
+    SHA256,
+    TOKEN_BYTES,
+    Role,
+    certificate_entry,
+    is_name,
+    password_entry,
+    token_entry,
+)
 
 PASSWORD_VARIABLE = "PIPELINE_HTTP_PASSWORD"
 
@@ -20,11 +30,21 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="File of users, which
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
 RoleName = Annotated[str, typer.Option("--role", metavar="ROLE", help="Rights of the user: read, write or admin.")]
 Token = Annotated[bool, typer.Option("--token", help="Make a token, and print it, instead of asking for a password.")]
-Remove = Annotated[bool, typer.Option("--remove", help="Remove the user, with password and tokens.")]
+Certificate = Annotated[
+    bool, typer.Option("--certificate", help="Let the user in by a certificate that stands for NAME, without password.")
+]
+Remove = Annotated[bool, typer.Option("--remove", help="Remove the user, with password, tokens and certificate.")]
 
 
-def http_user(file: File, name: Name, role: RoleName = "read", token: Token = False, remove: Remove = False) -> None:
-    """Give a user of the HTTP servers a password or a token, or remove the user.
+def http_user(
+    file: File,
+    name: Name,
+    role: RoleName = "read",
+    token: Token = False,
+    certificate: Certificate = False,
+    remove: Remove = False,
+) -> None:
+    """Give a user of the HTTP servers a password, a token or a role with a certificate, or remove the user.
 
     The password is asked for, or taken from PIPELINE_HTTP_PASSWORD. Servers read the changed file within 10 seconds.
     """
@@ -32,6 +52,8 @@ def http_user(file: File, name: Name, role: RoleName = "read", token: Token = Fa
         raise ConfigurationError("NAME", "may not hold white space, : or #")
     if role not in {str(each) for each in Role}:
         raise ConfigurationError("--role", f"is {role}, must be read, write or admin")
+    if token and certificate:
+        raise ConfigurationError("--certificate", "excludes --token: give one of both")
     lines = read_text(file).splitlines() if file.exists() else []
     if remove:
         kept = [line for line in lines if not _is_of(line, name)]
@@ -43,9 +65,13 @@ def http_user(file: File, name: Name, role: RoleName = "read", token: Token = Fa
         made = base64.urlsafe_b64encode(os.urandom(TOKEN_BYTES)).decode().rstrip("=")
         write_private(file, [*lines, token_entry(name, Role[role.upper()], made)])
         output.say(made)
+    elif certificate:
+        kept = [line for line in lines if not _is_of(line, name) or _kind(line) != CERTIFICATE]
+        write_private(file, [*kept, certificate_entry(name, Role[role.upper()])])
+        output.say(f"{name} has role {role} with a certificate.")
     else:
         entry = _entry_of_password(name, Role[role.upper()])
-        kept = [line for line in lines if not _is_of(line, name) or _has_token(line)]
+        kept = [line for line in lines if not _is_of(line, name) or _kind(line) in {SHA256, CERTIFICATE}]
         write_private(file, [*kept, entry])
         output.say(f"{name} has role {role}.")
 
@@ -88,5 +114,6 @@ def _is_of(line: str, name: str) -> bool:
     return line.strip().partition(":")[0] == name
 
 
-def _has_token(line: str) -> bool:
-    return line.strip().split(":", 2)[-1].startswith(SHA256)
+def _kind(line: str) -> str:
+    """Return the beginning of what an entry keeps: `$sha256$`, `$certificate$` or `$scrypt$`."""
+    return "$".join(line.strip().split(":", 2)[-1].split("$")[:2]) + "$"

@@ -270,7 +270,7 @@ async def run_mirror(
     page = StatusPage(service.state, service.gaps, clock=clock)
     routes = [*page.routes(), *service.state.routes(), service.resumption.route()]
     routes += [*service.settings.routes(), *service.pausing.routes()]
-    http = HttpService(routes=routes, roles={**PAGE_ROLES, **MIRROR_ROLES})
+    http = HttpService(name="mirror", routes=routes, roles={**PAGE_ROLES, **MIRROR_ROLES}, metrics=metrics)
     async with trio.open_nursery() as nursery:
         address: HostPort = await nursery.start(serve_service, http, config.http_listen, config.http)
         if service.shared is not None:

@@ -97,17 +97,19 @@ async def serve_http(
     address: HostPort,
     *,
     tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+    handshake_failed: Callable[[], None] = lambda: None,
     setting: str = "http.listen",
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled. Reports the bound address once listening (port 0 picks a free one).
 
-    `tls`: returns the context of TLS for the next connection, None for clear text. `setting`: name of the address in
-    errors. Raises ConfigurationError if the address cannot be listened on.
+    `tls`: returns the context of TLS for the next connection, None for clear text. `handshake_failed`: called for each
+    client that cannot speak TLS or shows no certificate that counts. `setting`: name of the address in errors. Raises
+    ConfigurationError if the address cannot be listened on.
     """
     bound = _listen(address, setting)
     host, port = bound.getsockname()[:2]
-    connections = HttpConnections(application, HostPort(host, port), tls)
+    connections = HttpConnections(application, HostPort(host, port), tls, handshake_failed)
     with closing(bound):
         async with trio.open_nursery() as nursery:
             task_status.started(HostPort(host, port))

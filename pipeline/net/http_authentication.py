@@ -1,10 +1,11 @@
-"""Authentication of requests to an HTTP server by name and password, or by a token (RFC 7617, RFC 6750).
+"""Authentication of requests to an HTTP server by password, token (RFC 7617, RFC 6750) or certificate.
 
 Invariants:
 - A request reaches the application only with a user, or if its target is, byte for byte, a path that needs none.
 - A password is checked in a thread, two at a time; what was right is remembered by a keyed hash of the whole header, as
   long as the user's entry is the same.
-- An answer, its time, and the log say nothing about which names exist. What was shown is never logged.
+- An answer, its time, and the log say nothing about which names exist. No password or token is ever logged.
+- A certificate counts for a request that shows nothing else: a wrong password is refused.
 - A page of another origin changes nothing with the password that a browser keeps.
 """
 
@@ -12,8 +13,8 @@ import base64
 import binascii
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import trio
@@ -23,6 +24,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipeline.diagnostics import get_logger
 from pipeline.model import Clock
 from pipeline.net.http_attempts import LoginAttempts, TooManyAttemptsError
+from pipeline.net.http_exchange import certificate_name_of
+from pipeline.net.http_login_counts import LoginCounts, LoginMethod
 from pipeline.net.http_roles import USER, refused_answer
 from pipeline.net.http_users import MAX_PASSWORD_BYTES, NOBODY, HttpUser, HttpUsers, PasswordEntry
 
@@ -56,25 +59,34 @@ CheckToken = Callable[[str], LoginProof | None]
 """Returns whom a token (JWT) lets in, None if nobody."""
 
 
-class Authentication:
-    """ASGI middleware: finds the user of each request. `users` returns those of the file as it is now."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginRules:
+    """Rules by which users log in to a server.
 
-    def __init__(
-        self,
-        application: ASGIApp,
-        users: Callable[[], HttpUsers],
-        check_token: CheckToken,
-        secret: bytes,
-        open_paths: Collection[str],
-        clock: Clock,
-    ) -> None:
+    `users` returns those of the file as it is now. `name_of`: returns the name that the distinguished name of a
+    certificate stands for, None if it stands for nobody.
+    """
+
+    users: Callable[[], HttpUsers]
+    check_token: CheckToken = lambda _token: None
+    name_of: Callable[[str], str | None] = lambda _name: None
+    open_paths: Collection[str] = ()
+    counts: LoginCounts = field(default_factory=lambda: LoginCounts(""))
+
+
+class Authentication:
+    """ASGI middleware: finds the user of each request."""
+
+    def __init__(self, application: ASGIApp, rules: LoginRules, secret: bytes, clock: Clock) -> None:
         """`secret`: random bytes of this process, the key of the hashes of what was right."""
         self._application = application
-        self._users = users
-        self._check_token = check_token
+        self._users = rules.users
+        self._check_token = rules.check_token
+        self._name_of = rules.name_of
+        self._counts = rules.counts
         self._secret = secret
         self._clock = clock
-        self._open_paths = frozenset(path.encode() for path in open_paths)
+        self._open_paths = frozenset(path.encode() for path in rules.open_paths)
         self._attempts = LoginAttempts()
         self._threads = trio.CapacityLimiter(CHECKS_AT_ONCE)
         self._remembered: OrderedDict[bytes, LoginProof] = OrderedDict()
@@ -88,8 +100,9 @@ class Authentication:
         host = scope["client"][0]
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         try:
-            user = await self._user(given[0], host) if len(given) == 1 else None
+            user = await self._user(given, host) if given else self._user_of_certificate(scope)
         except TooManyAttemptsError as error:
+            self._counts.refused[_method(given)] += 1
             await _challenge(429, str(error), {"retry-after": "1"})(scope, receive, send)
             return
         if user is None:
@@ -102,7 +115,27 @@ class Authentication:
             return
         await self._application({**scope, USER: user}, receive, _logged(scope, user, send))
 
-    async def _user(self, header: bytes, host: str) -> HttpUser | None:
+    def _user_of_certificate(self, scope: Scope) -> HttpUser | None:
+        """Return the user of a connection's certificate, for a request that shows nothing else."""
+        certificate = certificate_name_of(scope)
+        if certificate is None:
+            self._counts.refused[LoginMethod.NONE] += 1
+            return None
+        name = self._name_of(certificate)
+        user = None if name is None else self._users().certificates.get(name)
+        if user is None:
+            self._counts.failed[LoginMethod.CERTIFICATE] += 1
+            shown = (name or certificate)[:MAX_LOGGED_BYTES]
+            logger.warning(
+                "http_certificate_refused", address=scope["client"][0], name=shown, is_mapped=name is not None
+            )
+        return user
+
+    async def _user(self, given: Sequence[bytes], host: str) -> HttpUser | None:
+        if len(given) > 1:
+            self._counts.failed[LoginMethod.OTHER] += 1
+            return None
+        header = given[0]
         scheme, _, shown = header.partition(b" ")
         if scheme.lower() == b"bearer" and (user := self._users().of_token(shown.strip())) is not None:
             return user
@@ -118,6 +151,7 @@ class Authentication:
                 if len(self._remembered) > MAX_REMEMBERED:
                     self._remembered.popitem(last=False)
                 return admission.user
+            self._counts.failed[LoginMethod.of_scheme(scheme)] += 1
             logger.warning("http_login_refused", address=host)
             await self._attempts.note_failure(host)
             return None
@@ -151,6 +185,10 @@ class Authentication:
         entry = self._users().passwords.get(name.decode(errors="replace"), NOBODY)
         is_right = await trio.to_thread.run_sync(partial(entry.has, password), limiter=self._threads)
         return LoginProof(entry.user, entry) if is_right and entry is not NOBODY else None
+
+
+def _method(given: Sequence[bytes]) -> LoginMethod:
+    return LoginMethod.of_scheme(given[0].partition(b" ")[0]) if len(given) == 1 else LoginMethod.OTHER
 
 
 def _logged(scope: Scope, user: HttpUser, send: Send) -> Send:

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from pipeline.diagnostics import get_logger
 from pipeline.errors import AuthenticationError, NetworkError
-from pipeline.model import HostPort
+from pipeline.model import ANONYMOUS, HostPort
 from pipeline.net.http_exchange import HttpExchange, error_answer, http_scope
 from pipeline.net.http_requests import BadRequestError, HttpRequest, RequestParser
 from pipeline.net.server import ACCEPT_RETRY_ERRORS, ACCEPT_RETRY_S
@@ -69,12 +69,17 @@ class HttpConnections:
     """Connections of a server at `address`. A connection beyond `MAX_CONNECTIONS` is served, and another is cut off."""
 
     def __init__(
-        self, application: ASGIApp, address: HostPort, tls: Callable[[], ssl.SSLContext | None] = lambda: None
+        self,
+        application: ASGIApp,
+        address: HostPort,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        handshake_failed: Callable[[], None] = lambda: None,
     ) -> None:
         """`tls`: returns the context of TLS for the next connection, None for a connection in clear text."""
         self._application = application
         self._address = address
         self._tls = tls
+        self._handshake_failed = handshake_failed
         self._handshakes: Handshakes | None = None
         self._connections: OrderedDict[_Connection, None] = OrderedDict()
         """The one whose last request is the longest ago comes first."""
@@ -127,6 +132,8 @@ class HttpConnections:
         try:
             await connection.encrypt(self._handshakes, context)
         except (AuthenticationError, NetworkError) as error:
+            if isinstance(error, AuthenticationError):
+                self._handshake_failed()
             logger.debug("http_handshake_failed", address=connection.client.host, error=str(error))
             return False
         return True
@@ -172,7 +179,7 @@ class HttpConnections:
     async def _answer(self, connection: "_Connection", request: HttpRequest) -> bool:
         """Have a request answered. Return True if the connection may go on."""
         exchange = HttpExchange(request, connection.receive_more, partial(self._write, connection))
-        scope = http_scope(request, connection.client, self._address, connection.scheme)
+        scope = http_scope(request, connection.client, self._address, connection.scheme, connection.certificate_name)
         try:
             await self._application(scope, exchange.receive, exchange.send)
         except NetworkError:
@@ -212,6 +219,8 @@ class _Connection:
         self.deadline = trio.current_time() + MAX_IDLE_S
         self.scope = trio.CancelScope()
         self.scheme = "http"
+        self.certificate_name: str | None = None
+        """Distinguished name of the client's certificate."""
         self._transport: SocketTransport | TlsTransport = transport
         self._parser = RequestParser()
         self._refusal: BadRequestError | None = None
@@ -220,7 +229,8 @@ class _Connection:
     async def encrypt(self, handshakes: "Handshakes", context: ssl.SSLContext) -> None:
         """Speak TLS from now on. Raises AuthenticationError, NetworkError; the connection is closed then."""
         assert isinstance(self._transport, SocketTransport)
-        self._transport, _ = await handshakes.accept(self._transport, context)
+        self._transport, name = await handshakes.accept(self._transport, context)
+        self.certificate_name = None if name == ANONYMOUS else name
         self.scheme = "https"
         self.deadline = trio.current_time() + MAX_IDLE_S
 

@@ -22,11 +22,19 @@ from pipeline.net.http_requests import BAD_REQUEST, BadRequestError, HttpRequest
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _ASGI = {"version": "3.0", "spec_version": "2.4"}
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %s" % (status, status.phrase.encode()) for status in HTTPStatus}
+_TLS = "tls"
+_CLIENT_NAME = "client_cert_name"
+"""Keys of ASGI's extension for TLS."""
 _BODILESS = frozenset({204, 304})
 
 
-def http_scope(request: HttpRequest, client: HostPort, server: HostPort, scheme: str = "http") -> Scope:
-    """Return the scope of a request. Raises BadRequestError for a target that is no path."""
+def http_scope(
+    request: HttpRequest, client: HostPort, server: HostPort, scheme: str = "http", certificate_name: str | None = None
+) -> Scope:
+    """Return the scope of a request. Raises BadRequestError for a target that is no path.
+
+    `certificate_name`: distinguished name of the client's certificate (RFC 4514), None without one.
+    """
     target = request.target
     if not target.startswith(b"/") and target != b"*":
         try:
@@ -54,7 +62,14 @@ def http_scope(request: HttpRequest, client: HostPort, server: HostPort, scheme:
         "headers": request.headers,
         "client": (client.host, client.port),
         "server": (server.host, server.port),
+        "extensions": {} if certificate_name is None else {_TLS: {_CLIENT_NAME: certificate_name}},
     }
+
+
+def certificate_name_of(scope: Scope) -> str | None:
+    """Return the distinguished name of the client's certificate, None without one."""
+    name: str | None = scope.get("extensions", {}).get(_TLS, {}).get(_CLIENT_NAME)
+    return name
 
 
 class HttpExchange:

@@ -7,7 +7,7 @@ import os
 import ssl
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -17,18 +17,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError
-from pipeline.net.http_authentication import Authentication, LoginProof
+from pipeline.net.http_authentication import Authentication, LoginProof, LoginRules
+from pipeline.net.http_login_counts import LoginCounts, LoginMethod
 from pipeline.net.http_roles import RoleTable, guarded
 from pipeline.net.http_security import HttpSecurity
 from pipeline.net.http_users import MAX_NAME_LENGTH, HttpUser, HttpUsers, Role, parse_users
+from pipeline.net.principal_rules import find_user
 from pipeline.net.tls_context import ReloadingContext, TlsIdentity, TlsPlan, TlsTrust, file_state, server_context
 
 LOOK_S = 10.0
 """Interval at which the files of certificates and users are looked at."""
 MAX_FILE_BYTES = 4 << 20
 SECRET_BYTES = 32
+KEPT_NAMES = 1000
+"""Distinguished names of certificates whose users are kept: rules may take their time."""
 REFRESH_S = 3600.0
 """Interval at which published keys are read."""
+_CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -83,11 +88,14 @@ def read_users(path: Path) -> HttpUsers:
 class HttpProtection:
     """The protection of the server of one service. Reads files; raises ConfigurationError."""
 
-    def __init__(self, security: HttpSecurity) -> None:
+    def __init__(self, security: HttpSecurity, service: str = "") -> None:
+        """`service`: name of the service in its metrics."""
         self._security = security
+        self.counts = LoginCounts(service)
         self._users: UsersFile | None = None
         self._tokens: _Tokens | None = None
         self._tls: ReloadingContext | None = None
+        self._tls_of_metrics: ReloadingContext | None = None
         if security.users_file is not None:
             self._users = UsersFile(security.users_file)
         if security.jwks_url is not None:
@@ -98,13 +106,28 @@ class HttpProtection:
                 key_password=security.key_password,
                 setting="http.ssl.keystore.location",
             )
-            make = partial(server_context, TlsPlan(identity=identity), ssl.CERT_NONE)
-            self._tls = ReloadingContext(make, [security.keystore_location])
+            trust = TlsTrust(path=security.truststore_location, setting="http.ssl.truststore.location")
+            plan = TlsPlan(identity=identity, trust=None if security.truststore_location is None else trust)
+            make = partial(server_context, plan, _CLIENT_AUTH[security.client_auth])
+            self._tls = ReloadingContext(make, [security.keystore_location, security.truststore_location])
+            if security.metrics_listen is not None:
+                make = partial(server_context, TlsPlan(identity=identity), ssl.CERT_NONE)
+                self._tls_of_metrics = ReloadingContext(make, [security.keystore_location])
 
     @property
     def tls(self) -> ssl.SSLContext | None:
         """Context of the next connection, None for connections without TLS."""
         return None if self._tls is None else self._tls.context
+
+    @property
+    def tls_of_metrics(self) -> ssl.SSLContext | None:
+        """Context of the port of the metrics, which asks no client for a certificate."""
+        return None if self._tls_of_metrics is None else self._tls_of_metrics.context
+
+    def note_failed_handshake(self) -> None:
+        """Count a client without a certificate that counts, if the server asks for one."""
+        if self._security.client_auth != "none":
+            self.counts.failed[LoginMethod.CERTIFICATE] += 1
 
     def guard(self, routes: Sequence[BaseRoute], roles: RoleTable) -> list[BaseRoute]:
         """Have routes check roles, if there are users. Raises UnlistedRouteError."""
@@ -114,14 +137,14 @@ class HttpProtection:
         """Return the application as clients may reach it. It is itself without protection."""
         users, tokens = self._users, self._tokens
         if self._security.asks_login:
-            application = Authentication(
-                application,
-                lambda: HttpUsers() if users is None else users.users,
-                lambda token: None if tokens is None else tokens.check(token),
-                os.urandom(SECRET_BYTES),
-                self._security.skip_paths,
-                _wall_clock,
+            rules = LoginRules(
+                users=lambda: HttpUsers() if users is None else users.users,
+                check_token=lambda token: None if tokens is None else tokens.check(token),
+                name_of=lru_cache(KEPT_NAMES)(partial(find_user, self._security.principal_mapping_rules)),
+                open_paths=self._security.skip_paths,
+                counts=self.counts,
             )
+            application = Authentication(application, rules, os.urandom(SECRET_BYTES), _wall_clock)
         return self.with_headers(application)
 
     def with_headers(self, application: ASGIApp) -> ASGIApp:
@@ -144,7 +167,7 @@ class HttpProtection:
             await self._follow_files()
 
     async def _follow_files(self) -> None:
-        followed = [each.look for each in (self._users, self._tls) if each is not None]
+        followed = [each.look for each in (self._users, self._tls, self._tls_of_metrics) if each is not None]
         while followed:
             await trio.sleep(LOOK_S)
             for look in followed:

@@ -5,13 +5,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field
 
 from pipeline.credentials import Secret, resolved
 from pipeline.errors import ConfigurationError
 from pipeline.net.documents import checked_url
+from pipeline.net.principal_rules import PrincipalRule, parse_rules
 from pipeline.settings import Address, SettingsModel, parsed_by
 
 OPERATIONS_PATHS = ("/healthz", "/metrics", "/readyz")
@@ -43,9 +44,20 @@ class HttpSecurity(SettingsModel):
     read again when it changes."""
     key_password: Secret | None = Field(None, alias="http.ssl.key.password")
     """Password of the private key, if that is encrypted."""
+    client_auth: Literal["none", "requested", "required"] = Field("none", alias="http.ssl.client.auth")
+    """Certificates of clients: `none` asks for none, `requested` takes a client without one, `required` does not. The
+    name that a certificate stands for is a user of `http.users.file`, if that says so."""
+    truststore_location: Path | None = Field(None, alias="http.ssl.truststore.location")
+    """File or directory with the certificates of the authorities that may sign those of clients, in PEM. It is read
+    again when it changes."""
+    principal_mapping_rules: Annotated[tuple[PrincipalRule, ...], parsed_by(parse_rules)] = Field(
+        (PrincipalRule(),), alias="http.ssl.principal.mapping.rules"
+    )
+    """Rules that make a user's name from a certificate's distinguished name: `RULE:PATTERN/REPLACEMENT/[LU]`, or
+    `DEFAULT` for the whole distinguished name, with commas between them. The first that fits counts."""
     users_file: Path | None = Field(None, alias="http.users.file")
     """File with users, their roles, and hashes of their passwords and tokens; see `pipeline http-user`. With it the
-    server demands a password or token. It is read again when it changes."""
+    server demands a login. It is read again when it changes."""
     jwks_url: Annotated[str, AfterValidator(checked_url)] | None = Field(
         None, alias="http.oauthbearer.jwks.endpoint.url"
     )
@@ -67,11 +79,11 @@ class HttpSecurity(SettingsModel):
     skip_paths: Annotated[tuple[str, ...], parsed_by(_parse_list), AfterValidator(_check_paths)] = Field(
         (), alias="http.authentication.skip.paths"
     )
-    """Paths that need neither password nor token, with commas between them: some of `/healthz`, `/metrics` and
+    """Paths that need no login, with commas between them: some of `/healthz`, `/metrics` and
     `/readyz`."""
     metrics_listen: Address | None = Field(None, alias="http.metrics.listen")
-    """Address of a server of its own for `/metrics`, `/healthz` and `/readyz`, which needs neither password nor token.
-    `http.listen` then serves them no more."""
+    """Address of a server of its own for `/metrics`, `/healthz` and `/readyz`, which needs neither login nor
+    certificate. `http.listen` then serves them no more."""
 
     def __str__(self) -> str:
         return "" if self == OPEN_HTTP else "set"
@@ -102,7 +114,27 @@ class HttpSecurity(SettingsModel):
             raise ConfigurationError("http.oauthbearer.expected.audience", reason)
         if config.skip_paths and not config.asks_login:
             raise ConfigurationError("http.users.file", "is missing: without it no path needs a password")
+        config._check_certificates()
         return config
+
+    def _check_certificates(self) -> None:
+        """Raise ConfigurationError for settings that would let nobody in by a certificate."""
+        if self.client_auth == "none":
+            if self.truststore_location is not None:
+                reason = (
+                    "is missing: no client is asked for a certificate that http.ssl.truststore.location could check"
+                )
+                raise ConfigurationError("http.ssl.client.auth", reason)
+            return
+        if self.keystore_location is None:
+            raise ConfigurationError("http.ssl.keystore.location", "is missing, and http.ssl.client.auth is given")
+        if self.truststore_location is None:
+            raise ConfigurationError(
+                "http.ssl.truststore.location", "is missing: it names who signs clients' certificates"
+            )
+        if self.client_auth == "requested" and self.users_file is None:
+            reason = "is missing: it gives users with certificates their roles, and without it nobody would need one"
+            raise ConfigurationError("http.users.file", reason)
 
 
 def _resolved(key: str, value: Any) -> Any:

@@ -1,6 +1,7 @@
 """Users of an HTTP server in a file: one entry a line, `NAME:ROLE:HASH`. Pure.
 
-`HASH` is `$scrypt$ln=14,r=8,p=1$SALT$KEY` of a password, or `$sha256$KEY` of a token. A token is 256 random bits, which
+`HASH` is `$scrypt$ln=14,r=8,p=1$SALT$KEY` of a password, or `$sha256$KEY` of a token; `$certificate$` stands for a user
+who shows a certificate with this name. A token is 256 random bits, which
 nobody can guess, so that one round of SHA-256 protects it; a password needs scrypt, which takes 16 MB and some 50 ms.
 All passwords have the same cost, so that the time of a check says nothing about a user.
 """
@@ -17,6 +18,7 @@ from pipeline.errors import ConfigurationError
 
 SCRYPT = "$scrypt$ln=14,r=8,p=1$"
 SHA256 = "$sha256$"
+CERTIFICATE = "$certificate$"
 _COST = 1 << 14
 _BLOCK = 8
 _LANES = 1
@@ -64,11 +66,13 @@ class PasswordEntry:
 
 @dataclass(frozen=True, slots=True)
 class HttpUsers:
-    """Users by what they show: a name and password, or a token."""
+    """Users by what they show: a name and password, a token, or a certificate."""
 
     passwords: Mapping[str, PasswordEntry] = field(default_factory=dict)
     tokens: Mapping[bytes, HttpUser] = field(default_factory=dict, repr=False)
     """By the SHA-256 of the token."""
+    certificates: Mapping[str, HttpUser] = field(default_factory=dict)
+    """By the name that the certificate stands for."""
 
     def of_token(self, token: bytes) -> HttpUser | None:
         """Return the user of a token, None if there is none."""
@@ -83,6 +87,7 @@ def parse_users(text: str) -> HttpUsers:
     """Return the users of a file. Raises ConfigurationError, which names the line and shows nothing of it."""
     passwords: dict[str, PasswordEntry] = {}
     tokens: dict[bytes, HttpUser] = {}
+    certificates: dict[str, HttpUser] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -92,6 +97,11 @@ def parse_users(text: str) -> HttpUsers:
             if kept.startswith(SHA256):
                 tokens[_decoded(kept.removeprefix(SHA256), KEY_BYTES)] = user
                 continue
+            if kept == CERTIFICATE:
+                if name in certificates:
+                    raise ValueError("gives a user a second role with a certificate")
+                certificates[name] = user
+                continue
             salt, separator, key = kept.removeprefix(SCRYPT).partition("$")
             if not kept.startswith(SCRYPT) or not separator:
                 raise ValueError("holds no hash that `pipeline http-user` makes")
@@ -100,11 +110,12 @@ def parse_users(text: str) -> HttpUsers:
             passwords[name] = PasswordEntry(user, _decoded(salt, SALT_BYTES), _decoded(key, KEY_BYTES))
         except ValueError as error:
             raise ConfigurationError("http.users.file", f"line {number} {error}") from None
-    if len(passwords) + len(tokens) > MAX_USERS:
+    count = len(passwords) + len(tokens) + len(certificates)
+    if count > MAX_USERS:
         raise ConfigurationError("http.users.file", f"has more than {MAX_USERS} entries")
-    if not passwords and not tokens:
+    if not count:
         raise ConfigurationError("http.users.file", "names no user: add one with `pipeline http-user`")
-    return HttpUsers(passwords, tokens)
+    return HttpUsers(passwords, tokens, certificates)
 
 
 def parse_entry(line: str) -> tuple[str, Role, str]:
@@ -136,6 +147,11 @@ def password_entry(name: str, role: Role, password: str, salt: bytes) -> str:
 def token_entry(name: str, role: Role, token: str) -> str:
     """Return the entry of a user with a token."""
     return f"{name}:{role}:{SHA256}{_encoded(hashlib.sha256(token.encode()).digest())}"
+
+
+def certificate_entry(name: str, role: Role) -> str:
+    """Return the entry of a user with a certificate."""
+    return f"{name}:{role}:{CERTIFICATE}"
 
 
 def _scrypt(password: bytes, salt: bytes) -> bytes:

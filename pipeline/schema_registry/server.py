@@ -189,7 +189,8 @@ async def serve_registry(
             if guard is None:
                 application.add_middleware(StalenessHeader, freshness)
 
-        served = HttpService(routes=routes, roles={**REGISTRY_ROLES, **PAGE_ROLES}, prepare=prepare)
+        roles = {**REGISTRY_ROLES, **PAGE_ROLES}
+        served = HttpService(name="registry", routes=routes, roles=roles, metrics=metrics, prepare=prepare)
         address: HostPort = await nursery.start(serve_service, served, config.http_listen, config.http)
         service.writer.url = _advertised_url(config, address)
         logger.info("registry_serving", address=str(address), topic=config.topic, url=service.writer.url)

@@ -139,7 +139,7 @@ async def run_reader_service(
         Route("/v1/status", serve_status),
         *operations_routes(metrics, lambda: None, warning=service.trouble),
     ]
-    http = HttpService(routes=routes, roles=READER_ROLES)
+    http = HttpService(name="audit-reader", routes=routes, roles=READER_ROLES, metrics=metrics)
     async with trio.open_nursery() as nursery:
         task_status.started(await nursery.start(serve_service, http, config.http_listen, config.http))
         await service.run()

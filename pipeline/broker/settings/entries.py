@@ -14,7 +14,6 @@ from typing import Any, get_args
 from annotated_types import Le
 from pydantic.fields import FieldInfo
 
-from pipeline.broker.security.principal_rules import PrincipalRule
 from pipeline.broker.settings.broker import FIELDS, BrokerConfig, Mark
 from pipeline.broker.settings.dynamic import CHANGEABLE, DynamicSettings
 from pipeline.broker.settings.listeners import ListenersConfig, NamedAddress
@@ -22,6 +21,7 @@ from pipeline.broker.settings.topic import BROKER_DEFAULTS, TopicSettings, reada
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
 from pipeline.credentials import holds_secret
+from pipeline.net.principal_rules import PrincipalRule
 from pipeline.protocol.messages.describe_configs import (
     ConfigSource,
     ConfigType,

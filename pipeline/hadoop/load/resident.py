@@ -96,7 +96,7 @@ class ResidentLoad:
             address = None
             if http_listen is not None:
                 routes = operations_routes(self._registry, lambda: None, warning=lambda: self._trouble)
-                service = HttpService(routes=routes, roles={})
+                service = HttpService(name="load", routes=routes, roles={}, metrics=self._registry)
                 address = await nursery.start(serve_service, service, http_listen, http)
                 logger.info("listening", address=str(address))
             task_status.started(address)

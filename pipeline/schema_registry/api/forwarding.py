@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipeline.diagnostics import get_logger
 from pipeline.net.bounded_answers import tls_fault
 from pipeline.net.http_authentication import DENIED, REALM
+from pipeline.net.http_roles import http_user_of, refused_answer
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.writing.journal import JournalLostError
@@ -61,6 +62,10 @@ _NEVER_SENT: Final = (
 )
 _NOT_WRITTEN: Final = frozenset({Code.STORE_FAILED, Code.STORE_TIMED_OUT, Code.FORWARDING_FAILED})
 
+CERTIFICATE_STAYS: Final = (
+    "this registry does not write, and cannot pass your certificate on to the one that does: ask that one, or show a "
+    "password or token"
+)
 logger = get_logger(__name__)
 
 
@@ -167,6 +172,8 @@ class ForwardedWrites:
 
     async def _forward(self, scope: Scope, body: bytes, refusal: NotWriterError) -> Response | None:
         """Return the writer's answer; None if the request is to be carried out here again."""
+        if http_user_of(scope) is not None and "authorization" not in Headers(scope=scope):
+            return refused_answer(403, CERTIFICATE_STAYS)
         known = refusal.claim.url if refusal.claim is not None else ""
         if self._service.writer.may_claim:
             targets = [(known, TRUE)]

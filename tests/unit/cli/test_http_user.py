@@ -40,6 +40,19 @@ def test_passwords_and_tokens_are_those_of_the_file(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
+def test_a_certificate_has_a_role_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    assert run(str(file), "alice", "--role", "admin", "--certificate").exit_code == 0
+    assert run(str(file), "alice", password="a").exit_code == 0
+    assert run(str(file), "alice", "--role", "write", "--certificate").exit_code == 0
+    users = read_users(file)
+    assert users.certificates["alice"].role is Role.WRITE
+    assert users.passwords["alice"].user.role is Role.READ
+    assert isinstance(run(str(file), "alice", "--token", "--certificate").exception, ConfigurationError)
+    with pytest.raises(ConfigurationError, match="line 2 gives a user a second role with a certificate"):
+        parse_users("alice:read:$certificate$\nalice:admin:$certificate$\n")
+
+
 def test_a_password_is_asked_for_twice_and_not_shown(tmp_path: Path) -> None:
     shown = run(str(tmp_path / "users"), "alice", input="secret\nsecret\n")
     assert shown.exit_code == 0

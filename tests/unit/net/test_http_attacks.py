@@ -9,6 +9,7 @@ import httpx
 import pytest
 import trio
 import trio.testing
+from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -36,7 +37,12 @@ async def things(request: Request) -> Response:
 async def serving(files: HttpFiles) -> AsyncIterator[HostPort]:
     methods = ["GET", "POST"]
     roles = {(method, "/things"): Role.READ for method in methods}
-    service = HttpService(routes=[Route("/things", things, methods=methods)], roles=roles)
+    service = HttpService(
+        name="things",
+        routes=[Route("/things", things, methods=methods)],
+        roles=roles,
+        metrics=CollectorRegistry(),
+    )
     async with trio.open_nursery() as nursery:
         security = HttpSecurity.from_settings(files.settings)
         yield await nursery.start(serve_service, service, HostPort("127.0.0.1", 0), security)

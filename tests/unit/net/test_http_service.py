@@ -56,9 +56,15 @@ def routes() -> list[Route]:
     ]
 
 
+def things_service() -> HttpService:
+    metrics = CollectorRegistry()
+    served = [*routes(), *operations_routes(metrics, lambda: None)]
+    return HttpService(name="things", routes=served, roles=ROLES, metrics=metrics)
+
+
 @asynccontextmanager
 async def serving(settings: dict[str, Any]) -> AsyncIterator[HostPort]:
-    service = HttpService(routes=[*routes(), *operations_routes(CollectorRegistry(), lambda: None)], roles=ROLES)
+    service = things_service()
     async with trio.open_nursery() as nursery:
         yield await nursery.start(serve_service, service, FREE, HttpSecurity.from_settings(settings))
         nursery.cancel_scope.cancel()
@@ -170,7 +176,7 @@ async def test_strangers_get_the_same_answer_for_everything(files: HttpFiles, mo
 @asynccontextmanager
 async def unencrypted(files: HttpFiles, **more: Any) -> AsyncIterator[Any]:
     """A server without TLS; gives a function that sends a request and returns status, text and challenge."""
-    service = HttpService(routes=[*routes(), *operations_routes(CollectorRegistry(), lambda: None)], roles=ROLES)
+    service = things_service()
     security = HttpSecurity.from_settings({"http.users.file": str(files.users), **more})
     protection = http_protection.HttpProtection(security)
     guarded_routes = protection.guard(service.routes, {**OPERATIONS_ROLES, **service.roles})

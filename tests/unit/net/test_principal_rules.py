@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.broker.security.principal_rules import MAX_NAME_LETTERS, find_user, parse_rules
 from pipeline.net.jaas import parse_jaas
+from pipeline.net.principal_rules import MAX_NAME_LETTERS, find_user, parse_rules
 
 RULES = (
     r"RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/, RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L,"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,10 +11,13 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
+from pipeline.cli.secured.certificates import Authority
+from pipeline.net.http_users import Role, certificate_entry
 from pipeline.schema_registry.writing.journal import JournalPage, Record
 from pipeline.schema_registry.writing.writers import decode_claim
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry
+from tests.support.secured_http import http_files
 
 DEADLINE_S = 60
 PATH = "/subjects/s/versions"
@@ -270,3 +274,28 @@ async def test_a_guard_that_is_away_is_named(journal: MemoryJournal) -> None:
                 pass
         assert (await registry.get("/schemas/ids/3")).json()["schema"] == fixed("C")["schema"]
     assert json.loads(guard.records[-1].value or b"") == {".": 3}
+
+
+async def test_a_write_by_a_certificate_is_not_passed_on_without_its_user(
+    journal: MemoryJournal, tmp_path: Path
+) -> None:
+    files, authority = http_files(tmp_path), Authority()
+    pair = authority.issue("alice")
+    files.users.write_text(f"{certificate_entry('CN=alice', Role.ADMIN)}\n")
+    (tmp_path / "alice.pem").write_text(pair.key + pair.certificate)
+    (tmp_path / "clients.pem").write_text(authority.certificate)
+    secured = {
+        **files.settings,
+        "http.ssl.client.auth": "requested",
+        "http.ssl.truststore.location": str(tmp_path / "clients.pem"),
+    }
+    context = files.context
+    context.load_cert_chain(tmp_path / "alice.pem")
+    async with client_of(journal) as writer, serving_registry(journal, **secured) as url:
+        assert (await writer.post(PATH, json=fixed("A"))).json()["id"] == 1
+        async with httpx.AsyncClient(base_url=url, verify=context, timeout=DEADLINE_S) as follower:
+            refused = await follower.post("/subjects/t/versions", json=fixed("B"))
+            assert (refused.status_code, refused.json()["error_code"]) == (403, 403)
+            assert "cannot pass your certificate on" in refused.json()["message"]
+            assert (await follower.get("/subjects")).json() == ["s"]
+        assert (await writer.get("/subjects")).json() == ["s"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trio
+from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner, Result
 
 from pipeline.audit.api import API_ROLES
@@ -73,7 +74,7 @@ async def test_a_command_logs_in_at_an_audit_with_users(
 ) -> None:
     monkeypatch.setenv("PIPELINE_CLIENT_CONFIG", "")  # the option sets it, for this test alone
     files = http_files(tmp_path)
-    service = HttpService(routes=site.api.routes(), roles=API_ROLES)
+    service = HttpService(name="audit", routes=site.api.routes(), roles=API_ROLES, metrics=CollectorRegistry())
     config = tmp_path / "client.properties"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(site.judgements.run)

@@ -174,6 +174,32 @@ async def test_lists_show_only_what_a_user_may_describe(tmp_path: Path) -> None:
         assert [topic.name for topic in pages.topics] == ["ab"]
 
 
+async def test_pages_go_on_behind_topics_that_a_user_may_not_describe(tmp_path: Path) -> None:
+    hidden = [f"hidden-{number}" for number in range(5)]
+    async with secured_broker(tmp_path) as broker, broker.user("admin") as admin, broker.user("mallory") as mallory:
+        await create(admin, *hidden, "a", "hidden-2-own", "z-own", "zz")
+        for own in ("a", "hidden-2-own", "z-own"):
+            await allow(admin, TOPIC, own, AclOperation.DESCRIBE, user="mallory")
+        for limit, most in ((1, 2), (2, 2), (3, 2), (100, 0)):
+            names, cursors, cursor = [], [], None
+            for _ in range(20):
+                page = await mallory(
+                    describe_topic_partitions.DescribeTopicPartitionsRequest(
+                        response_partition_limit=limit, cursor=cursor
+                    )
+                )
+                names += [topic.name for topic in page.topics]
+                if page.next_cursor is None:
+                    break
+                cursors.append(page.next_cursor.topic_name)
+                cursor = describe_topic_partitions.Cursor(
+                    topic_name=page.next_cursor.topic_name, partition_index=page.next_cursor.partition_index
+                )
+            assert names == ["a", "hidden-2-own", "z-own"]
+            assert set(cursors) <= set(names), "a cursor names no topic that the user may not see"
+            assert len(cursors) <= most
+
+
 @pytest.mark.parametrize("replica", [-2, 0, 2, 2**31 - 1])
 async def test_nobody_reads_as_a_broker_without_the_right_of_one(tmp_path: Path, replica: int) -> None:
     async with secured_broker(tmp_path) as broker, broker.user("admin") as admin, broker.user("mallory") as mallory:

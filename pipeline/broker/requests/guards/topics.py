@@ -123,10 +123,13 @@ def guard_describe_topic_partitions(
 def _seen_pages(
     gate: Gate, answer: describe_topic_partitions.DescribeTopicPartitionsResponse
 ) -> describe_topic_partitions.DescribeTopicPartitionsResponse:
+    """Leave out unseen topics. The next page begins with a topic that the client sees, however many lie before it."""
     shown = tuple(topic for topic in answer.topics if gate.sees_topic(topic.name or ""))
     cursor = answer.next_cursor
     if cursor is not None and not gate.sees_topic(cursor.topic_name):
-        cursor = None if not shown else replace(cursor, topic_name=f"{shown[-1].name}\x00", partition_index=0)
+        rest = (topic.name for topic in gate.view.topics() if topic.name > cursor.topic_name)
+        seen = next(filter(gate.sees_topic, rest), None)
+        cursor = None if seen is None else replace(cursor, topic_name=seen, partition_index=0)
     return replace(answer, topics=shown, next_cursor=cursor)
 
 

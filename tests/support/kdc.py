@@ -14,6 +14,8 @@ from pipeline.processes import free_port
 
 REALM = "PIPELINE.TEST"
 DEADLINE_S = 60.0
+CLOCK_SKEW_S = 2
+"""Time for which a ticket is taken behind its end; five minutes by default, so that no test would see an end."""
 UNPACKED = Path(__file__).parents[2] / ".cache/kerberos"
 
 
@@ -28,13 +30,24 @@ class Kdc:
         """`krb5.conf` for clients and servers."""
         return self.directory / "krb5.conf"
 
-    def keytab(self, *principals: str) -> Path:
-        """Create principals with random keys, and return the path of a keytab with them, in this order."""
+    def keytab(self, *principals: str, ticket_life_s: int | None = None) -> Path:
+        """Create principals with random keys, and return the path of a keytab with them, in this order.
+
+        `ticket_life_s`: longest life of their tickets, by default that of the realm. A keytab that exists is kept.
+        """
         path = self.directory / f"{principals[0].replace('/', '-')}.keytab"
+        if path.exists():
+            return path
+        life = "" if ticket_life_s is None else f'-maxlife "{ticket_life_s} seconds"'
         for principal in principals:
-            _run(self.directory, "kadmin.local", "-q", f"addprinc -randkey {principal}")
+            _run(self.directory, "kadmin.local", "-q", f"addprinc -randkey {life} {principal}")
             _run(self.directory, "kadmin.local", "-q", f"ktadd -k {path} -norandkey {principal}")
         return path
+
+    def logins(self, principal: str) -> int:
+        """How often the KDC has given this principal a ticket for tickets."""
+        lines = (self.directory / "requests.log").read_text().splitlines()
+        return sum("AS_REQ" in line and "ISSUE: " in line and f" {principal}@" in line for line in lines)
 
 
 @contextmanager
@@ -45,13 +58,14 @@ def running_kdc(directory: Path) -> Iterator[Kdc]:
     modules = next(UNPACKED.rglob("krb5/plugins/kdb"), None)
     (directory / "krb5.conf").write_text(
         f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n dns_lookup_realm = false\n rdns = false\n"
-        " dns_canonicalize_hostname = false\n udp_preference_limit = 1\n"
+        f" dns_canonicalize_hostname = false\n udp_preference_limit = 1\n clockskew = {CLOCK_SKEW_S}\n"
         f"[realms]\n {REALM} = {{\n  kdc = 127.0.0.1:{port}\n }}\n"
     )
     (directory / "kdc.conf").write_text(
         f'[kdcdefaults]\n kdc_listen = ""\n kdc_tcp_listen = 127.0.0.1:{port}\n'
         f"[realms]\n {REALM} = {{\n  database_name = {directory}/principal\n  key_stash_file = {directory}/stash\n"
-        f"  acl_file = {directory}/acl\n }}\n" + (f"[dbmodules]\n db_module_dir = {modules}\n" if modules else "")
+        f"  acl_file = {directory}/acl\n }}\n[logging]\n kdc = FILE:{directory}/requests.log\n"
+        + (f"[dbmodules]\n db_module_dir = {modules}\n" if modules else "")
     )
     _run(directory, "kdb5_util", "create", "-s", "-P", "master")
     with (directory / "kdc.log").open("wb") as log:

@@ -8,7 +8,7 @@ import typer
 
 from pipeline.cli.load.commits import CatalogAssignments, LoadFile, Root, Topic, iceberg_history, read_data_files
 from pipeline.cli.load.interruption import with_spark
-from pipeline.cli.load.settings import catalog_settings
+from pipeline.cli.load.settings import catalog_settings, log_in_to_query
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json
 
@@ -32,6 +32,7 @@ def sql(
     """Query the committed data of a topic."""
     from pipeline.hadoop.load.spark_session import SparkApplication, SparkSettings
 
+    kerberos = log_in_to_query(config, topic, assignments or [])
     history = iceberg_history(topic, root, catalog_settings(config, topic, assignments or []))
     files = read_data_files(topic, root) if history is None else history.files()
     if not files:
@@ -47,7 +48,7 @@ def sql(
         return iceberg_frame(spark, history.table)
 
     is_short = sum(file.bytes for file in files) < SHORT_QUERY_BYTES
-    application = SparkApplication(SparkSettings(app_name="pipeline-sql", is_short=is_short))
+    application = SparkApplication(SparkSettings(app_name="pipeline-sql", is_short=is_short, settings=kerberos))
     columns, rows = with_spark(
         application, lambda spark: answer(spark.session(), query, topic, open_table), "Asking Spark"
     )

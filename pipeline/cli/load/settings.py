@@ -56,18 +56,36 @@ def loads_config(path: Path | None, options: Mapping[str, Any], assignments: lis
 
 def catalog_settings(path: Path | None, topic: str, assignments: list[str]) -> dict[str, str]:
     """Return the properties of the Iceberg catalog by a settings file of loads and by assignments, which win."""
+    return {
+        name.removeprefix(CATALOG_PREFIX): str(value)
+        for name, value in _settings_of(path, topic, assignments).items()
+        if name.startswith(CATALOG_PREFIX)
+    }
+
+
+def log_in_to_query(path: Path | None, topic: str, assignments: list[str]) -> Mapping[str, str]:
+    """Have this process log in to HDFS by the keytab of these settings, if there is one.
+
+    Returns the settings by which Spark's Java does so, too. Raises ConfigurationError.
+    """
+    from pipeline.hadoop.files.kerberos import KEYTAB_SETTING, PRINCIPAL_SETTING, keytab_settings
+
+    given = _settings_of(path, topic, assignments)
+    if KEYTAB_SETTING not in given:
+        return {}
+    keytab, principal = Path(str(given[KEYTAB_SETTING])), given.get(PRINCIPAL_SETTING)
+    log_in_by_keytab(keytab, None if principal is None else str(principal))
+    return keytab_settings(keytab, None if principal is None else str(principal))
+
+
+def _settings_of(path: Path | None, topic: str, assignments: list[str]) -> Settings:
     given: Settings = {}
     if path is not None:
         document = read_document(path)
         topics = document.pop("topics", None)
         own = topics.get(topic) if isinstance(topics, Mapping) else None
         given = flatten(document) | (flatten(own) if isinstance(own, Mapping) else {})
-    given |= _assigned(assignments)
-    return {
-        name.removeprefix(CATALOG_PREFIX): str(value)
-        for name, value in given.items()
-        if name.startswith(CATALOG_PREFIX)
-    }
+    return given | _assigned(assignments)
 
 
 def _assigned(assignments: list[str]) -> Settings:

@@ -26,13 +26,24 @@ def keytab_environment(keytab: Path, principal: str | None) -> Mapping[str, str]
 
     The library logs in as the first principal of the keytab, which must be `principal`, if that is given.
     """
+    principal_of(keytab, principal)
+    return {CLIENT_KEYTAB: f"FILE:{keytab.absolute()}", TICKETS: "MEMORY:pipeline"}
+
+
+def keytab_settings(keytab: Path, principal: str | None) -> Mapping[str, str]:
+    """Return the settings by which Spark's Java logs in to HDFS by a keytab. Raises ConfigurationError."""
+    return {KEYTAB_SETTING: str(keytab.absolute()), PRINCIPAL_SETTING: principal_of(keytab, principal)}
+
+
+def principal_of(keytab: Path, principal: str | None) -> str:
+    """Return the first principal of a keytab, which `principal` must be, if given. Raises ConfigurationError."""
     found = _principals(keytab)
     if not found:
         raise ConfigurationError(KEYTAB_SETTING, f"{keytab} holds no key")
     if principal is not None and _with_realm(principal, found[0]) != found[0]:
         reason = f"is {principal}, but the first principal of {keytab} is {found[0]}: write a keytab with one alone"
         raise ConfigurationError(PRINCIPAL_SETTING, reason)
-    return {CLIENT_KEYTAB: f"FILE:{keytab.absolute()}", TICKETS: "MEMORY:pipeline"}
+    return found[0]
 
 
 def _with_realm(principal: str, other: str) -> str:

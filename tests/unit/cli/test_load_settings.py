@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import typer
 
-from pipeline.cli.load.settings import loads_config, log_in_by_keytab, parse_interval, spark_settings
+from pipeline.cli.load.settings import loads_config, log_in_by_keytab, log_in_to_query, parse_interval, spark_settings
 from pipeline.errors import ConfigurationError
 
 COMMON = """
@@ -123,6 +123,14 @@ def test_a_keytab_reaches_processes_here_and_on_other_machines(tmp_path: Path, m
     assert log_in_by_keytab(None, None) == {}
     more = log_in_by_keytab(keytab, "loader@REALM")
     assert os.environ["KRB5_CLIENT_KTNAME"] == f"FILE:{keytab}"
+    file = tmp_path / "load.toml"
+    file.write_text(f'spark.kerberos.keytab = "{keytab}"\n')
+    assert log_in_to_query(None, "t", []) == {}
+    for path, given in ((file, []), (None, [f"spark.kerberos.keytab={keytab}"])):
+        found = log_in_to_query(path, "t", given)
+        assert found == {"spark.kerberos.keytab": str(keytab), "spark.kerberos.principal": "loader@REALM"}
+    with pytest.raises(ConfigurationError, match="the first principal"):
+        log_in_to_query(file, "t", ["spark.kerberos.principal=other"])
     settings = spark_settings("local[1]", ["spark.executorEnv.KRB5CCNAME=DIR:/t"], more).spark_settings()
     assert settings["spark.executorEnv.KRB5_CLIENT_KTNAME"] == f"FILE:{keytab}"
     assert settings["spark.executorEnv.KRB5CCNAME"] == "DIR:/t"

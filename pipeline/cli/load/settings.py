@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pipeline.cli.terminal.client_config import client_security
+from pipeline.cli.terminal.client_config import client_security, http_login
 from pipeline.cli.terminal.settings import Settings, flatten, parse_assignments, read_document
 from pipeline.credentials import holds_secret, names_place
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.iceberg.catalog_secrets import shows_secret
 from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
-from pipeline.net.http_login import HttpLogin
+from pipeline.net.http_login import NO_LOGIN, HttpLogin
 from pipeline.net.http_security import HttpSecurity
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ UNITS_S = {"s": 1, "m": 60, "h": 3600}
 def loads_config(path: Path | None, options: Mapping[str, Any], assignments: list[str]) -> "LoadsConfig":
     """Return the settings of a run: those of the file, then `options`, then assignments. Raises ConfigurationError.
 
-    Without settings of TLS and SASL the file of `--client-config` counts.
+    Without settings of TLS and SASL, or of a login at registries, the file of `--client-config` counts.
 
     Tables of the file such as `[topics."visits"]` hold settings of one topic. An option that names topics wins over all
     that the file says of which topics to load.
@@ -51,6 +51,8 @@ def loads_config(path: Path | None, options: Mapping[str, Any], assignments: lis
     settings |= given
     if not any(map(ClientSecurity.has, settings)) and client_security() is not OPEN_SECURITY:
         settings["security"] = client_security()
+    if not any(map(HttpLogin.has, settings)) and http_login() is not NO_LOGIN:
+        settings["login"] = http_login()
     return LoadsConfig.from_settings(settings, by_topic)
 
 

@@ -23,3 +23,17 @@ def test_the_file_of_the_command_counts_unless_the_settings_protect(
     own = tmp_path / "load.toml"
     own.write_text('"security.protocol" = "SSL"\n')
     assert str(loads_config(own, OPTIONS, []).security) == "SSL"
+
+
+def test_the_file_of_the_command_logs_in_to_registries_unless_the_settings_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("basic.auth.user.info=load:pw\nssl.ca.location=/etc/ca.pem\n")
+    monkeypatch.setenv(CLIENT_CONFIG_VARIABLE, str(file))
+    login = loads_config(None, OPTIONS, []).config_of("clicks").login
+    assert login.user_info is not None
+    assert (login.user_info.reveal(), login.ca_location) == ("load:pw", Path("/etc/ca.pem"))
+    own = tmp_path / "load.toml"
+    own.write_text('"bearer.auth.token" = "token"\n')
+    assert loads_config(own, OPTIONS, []).config_of("clicks").login.user_info is None

@@ -80,7 +80,12 @@ def _before(hour: AuditedHour, stage: Stage) -> Counts | None:
 def _stage(stage: Stage, counts: Counts, before: Counts | None) -> str:
     who = _COUNTERS[stage.tier] + (f" ({stage.name})" if stage.name else "")
     batches, size = number_text(counts.batches, "batch"), number_text(counts.bytes, "byte")
-    text = f"{who} {records_text(counts.records)} in {batches}, {size}"
+    is_by_record = counts.records > 0 and counts.batches == counts.bytes == 0
+    text = f"{who} {records_text(counts.records)}" + (
+        ", counted one by one" if is_by_record else f" in {batches}, {size}"
+    )
+    if before is not None and is_by_record and counts.records == before.records:
+        return text + ": as many as the stage before. Their contents were not compared."
     if before is None:
         return text + "."
     if (counts.records, counts.batches, counts.bytes, counts.crc_sum) == (
@@ -91,6 +96,8 @@ def _stage(stage: Stage, counts: Counts, before: Counts | None) -> str:
     ):
         return text + ": the same as the stage before."
     difference = counts.records - before.records
+    if difference == 0 and before.records > 0 and before.batches == before.bytes == 0:
+        return text + ": as many as the stage before, which was counted record by record."
     if difference == 0:
         return text + ": as many records as the stage before, but not the same sums."
     return text + f": {records_text(abs(difference))} {'more' if difference > 0 else 'fewer'} than the stage before."

@@ -142,8 +142,8 @@ def _plain_groups(
     mirrored = words.way.are_mirrored(sums.topics)
     keys = (basis.has_sums.astype(np.int64) << 1) | mirrored
     keys = (keys << 1) | np.fromiter((count == 1 for count in hour.roots.values()), np.int64, len(hour.roots))
-    for present in sums.is_present:
-        keys = (keys << 1) | present
+    for mask in (*sums.is_present, *basis.by_record.values()):
+        keys = (keys << 1) | mask
     for key in np.unique(keys[is_plain]).tolist():
         chosen = np.flatnonzero(is_plain & (keys == key))
         first = int(chosen[0])
@@ -309,6 +309,9 @@ def _remarks(hour: HourCells) -> dict[int, set[Remark]]:
     return found
 
 
+_COUNTS_ALONE = "numbers of records are compared, and not their contents"
+
+
 class _Basis:
     """Words that exact verdicts of an hour rest on. Topics with equal stages share them."""
 
@@ -317,25 +320,44 @@ class _Basis:
         self._remarks = _remarks(hour)
         starts = [cells.start for cells in hour.slices.values()]
         has_sums: Mask = np.ones(len(starts), np.bool_)
+        self.by_record: dict[Stage, Mask] = {}
+        """By topic, for each stage with rows that count records one by one: such rows have no sums."""
         for stage in hour.stages:
-            has_sums &= np.logical_and.reduceat(stage.rows["has_sums"] | ~stage.is_present, starts)
+            by_record = stage.rows["by_record"] & stage.is_present
+            has_sums &= np.logical_and.reduceat(stage.rows["has_sums"] | ~stage.is_present | by_record, starts)
+            if by_record.any():
+                self.by_record[stage.stage] = np.logical_or.reduceat(by_record, starts)
         self.has_sums = has_sums
-        """By topic."""
+        """By topic: all rows but those of single records have sums."""
+        self._counted = self._stages_by_record()
         self._without_sums = {topic for topic, has in zip(hour.slices, has_sums.tolist(), strict=True) if not has}
         self._shared: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def of(self, topic: int, stages: Mapping[Stage, Sums]) -> tuple[str, ...]:
         """Return what the verdict on a topic rests on."""
-        key = (*stages, topic in self._without_sums)
+        counted = self._counted.get(topic, ())
+        key = (*stages, topic in self._without_sums, counted)
         shared = self._shared.get(key)
         if shared is None:
             cluster = self._hour.words.way.cluster
             found = [f"{stage} of {cluster}" for stage in sorted(stages, key=stage_order)]
-            found.append("sums of CRCs" if topic in self._without_sums else "sums over batch headers")
+            if not counted or len(stages) > len(counted) + 1:
+                found.append("sums of CRCs" if topic in self._without_sums else "sums over batch headers")
+            found += [f"{cluster}: {stage} was counted record by record: {_COUNTS_ALONE}" for stage in counted]
             if Stage(tier="produced") not in stages:
                 found.append(f"{cluster}: no producer counted, so nothing says what was sent")
             shared = self._shared[key] = tuple(found)
         return shared + self._notes(topic)
+
+    def _stages_by_record(self) -> dict[int, tuple[Stage, ...]]:
+        found: dict[int, tuple[Stage, ...]] = {}
+        for place, topic in enumerate(self._hour.slices) if self.by_record else ():
+            stages = tuple(
+                self._hour.shown(stage, topic) for stage, counted in self.by_record.items() if counted[place]
+            )
+            if stages:
+                found[topic] = stages
+        return found
 
     def _notes(self, topic: int) -> tuple[str, ...]:
         hour, found = self._hour, []

@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import Tier
+from pipeline.audit.judgement.story import story_of
 from pipeline.audit.judgement.verdicts import Status
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import EAST, GRACE_MS, HOUR, HUB, NOW_MS, Amounts, WholeWay, judged, report, signs
@@ -35,6 +36,39 @@ def run_by_record(instance: str, first: int, end: int, counts: Mapping[int, Amou
 
 def test_a_group_that_counts_by_record_is_compared_by_records() -> None:
     assert verdict([run_by_record("a", 100, 110, {HOUR: Amounts()})]) == (Status.EXACT, "")
+
+
+def test_a_verdict_on_a_group_that_counts_by_record_says_that_it_rests_on_counts_alone() -> None:
+    way = WholeWay(loaded=None, replica_options={"created_ms": SETTLED_MS, "end": 200})
+    member = run_by_record("a", 100, 110, {HOUR: Amounts()})
+    (hour,) = judged([*way.reports(), member]).hours()
+    assert hour.status is Status.EXACT
+    told = "east: consumed:g was counted record by record: numbers of records are compared, and not their contents"
+    assert told in hour.rests_on
+    assert "sums over batch headers" in hour.rests_on, "of the other stages"
+    assert "sums of CRCs" not in hour.rests_on
+    story = story_of(hour)
+    assert (
+        "The consumer group has taken (g) 10 records, counted one by one: as many as the stage before. Their contents "
+        "were not compared." in story
+    )
+    assert f"The verdict rests on: {told}." in story
+    whole = run("a", 100, 110, content=Amounts().content)
+    (hour,) = judged([*way.reports(), whole]).hours()
+    assert not [text for text in hour.rests_on if "record by record" in text]
+
+
+def test_a_way_of_two_stages_one_of_which_counts_by_record_rests_on_no_sums() -> None:
+    member = run_by_record("a", 100, 110, {HOUR: Amounts()})
+    member = replace(member, counter=replace(member.counter, cluster="east"))
+    rows, positions = member.rows.copy(), member.positions.copy()
+    rows["partition"] = positions["partition"] = EAST.partition
+    foreign = Amounts(columns={"marked_records": 0, "marked_sum": 0})
+    live = report(Tier.BROKER, "east", EAST, {HOUR: foreign}, created_ms=SETTLED_MS)
+    alone: dict[str, Any] = {"routes": [], "mirrored": [], "replica_cluster": None}
+    (hour,) = judged([live, replace(member, rows=rows, positions=positions), *signs()[:1]], **alone).hours()
+    assert (hour.status, len(hour.stages)) == (Status.EXACT, 2)
+    assert not [text for text in hour.rests_on if "sums" in text]
 
 
 def test_records_that_a_group_by_record_did_not_get_are_unknown_since_they_may_be_of_aborted_transactions() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.audit.events.report import ReportedTopic
 from pipeline.audit.events.tiers import Tier
+from pipeline.audit.judgement.story import story_of
 from pipeline.audit.judgement.verdicts import AuditedHour, DiscrepancyKind, Status
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import EAST, FULL, GRACE_MS, HOUR, NOW_MS, Amounts, judged, only_hour, report, signs
@@ -272,6 +273,17 @@ def one_by_one(records: int, at: int = HOUR) -> Any:
         created_ms=SETTLED_MS,
         closed_ms=NOW_MS,
     )
+
+
+def test_a_producer_that_counts_by_record_is_compared_by_numbers_alone_and_the_verdict_says_so() -> None:
+    hour = verdict(UNMARKED, one_by_one(10))
+    assert hour.status is Status.EXACT
+    told = "east: produced was counted record by record: numbers of records are compared, and not their contents"
+    assert told in hour.rests_on
+    assert "sums over batch headers" in hour.rests_on, "of live and replica"
+    assert "sums of CRCs" not in hour.rests_on
+    live = next(text for text in story_of(hour) if text.startswith("The brokers of the live clusters"))
+    assert live.endswith("as many as the stage before, which was counted record by record.")
 
 
 @pytest.mark.parametrize(("second", "status"), [(12, Status.EXACT), (11, Status.UNKNOWN), (13, Status.MISSING)])

@@ -206,18 +206,8 @@ async def test_a_topic_that_was_created_again_since_the_snapshot_is_read_from_it
 @pytest.mark.long
 async def test_a_process_that_is_killed_gives_the_same_report(clusters: Clusters, tmp_path: Path) -> None:
     port = free_port()
-    settings = "\n".join(
-        [
-            f'http.listen = "127.0.0.1:{port}"',
-            *(
-                f'[[{"live" if name == "east" else "replica"}]]\nname = "{name}"\n'
-                f'bootstrap.servers = "{next(iter(cluster.view.brokers.values())).address}"'
-                for name, cluster in clusters.by_name.items()
-            ),
-        ]
-    )
     config = tmp_path / "audit.toml"
-    config.write_text(settings)
+    config.write_text(settings_of(clusters, port))
     command = [sys.executable, "-m", "pipeline", "audit", "start", "--config", str(config)]
     expected = None
     for seed in range(PROCESS_SEEDS):
@@ -234,6 +224,16 @@ async def test_a_process_that_is_killed_gives_the_same_report(clusters: Clusters
             await child.wait()
     assert expected is not None
     assert len(expected) == HOURS
+
+
+def settings_of(clusters: Clusters, port: int) -> str:
+    """Return the settings of a service of these clusters."""
+    tables = (
+        f'[[{"live" if name == "east" else "replica"}]]\nname = "{name}"\n'
+        f'bootstrap.servers = "{next(iter(cluster.view.brokers.values())).address}"'
+        for name, cluster in clusters.by_name.items()
+    )
+    return "\n".join([f'http.listen = "127.0.0.1:{port}"', *tables])
 
 
 async def report_of(port: int) -> Any:

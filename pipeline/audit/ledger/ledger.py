@@ -332,8 +332,9 @@ class Ledger:
         self.refused += int(np.count_nonzero(~fits))
         positions = positions[fits]
         keys = row_keys(topics[positions["topic"]], positions["partition"].astype(np.int64), lives[positions["topic"]])
-        keys, chosen = np.unique(keys, return_index=True)
-        positions = positions[chosen]
+        if not (keys[1:] > keys[:-1]).all():
+            keys, chosen = np.unique(keys, return_index=True)
+            positions = positions[chosen]
         epochs, ends = positions["leader_epoch"].astype(np.int64), positions["end_offset"]
         void = series.claims.are_void(keys, epochs, ends)
         process = self.processes.number(report.process)

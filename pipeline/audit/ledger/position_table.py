@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.audit.events.report import Rows
-from pipeline.audit.ledger.keys import Int64s
+from pipeline.audit.ledger.keys import Int64s, each_once
 from pipeline.audit.ledger.row_table import with_inserted
 
 NO_PROCESS: Final = -1
@@ -51,7 +51,7 @@ class PositionTable:
 
     def places(self, keys: Int64s) -> Int64s:
         """Return the places of keys, which are added if they are not there."""
-        keys = np.unique(keys)
+        keys = each_once(keys)
         at = np.searchsorted(self.keys, keys)
         known = np.zeros(len(keys), np.bool_)
         if len(self.keys):
@@ -59,7 +59,8 @@ class PositionTable:
         if not known.all():
             self.keys = np.insert(self.keys, at[~known], keys[~known])
             self.progress = with_inserted(self.progress, at[~known], np.repeat(_NEW, np.count_nonzero(~known)))
-        return np.searchsorted(self.keys, keys)
+            at = np.searchsorted(self.keys, keys)
+        return at
 
     def at(self, keys: Int64s) -> Rows:
         """Return the progress of keys; of others that of a partition that nobody reported."""

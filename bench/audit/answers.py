@@ -7,21 +7,19 @@ questions are asked again. Brokers are in this process. The service asks nobody 
 """
 
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 
 import httpx
 import trio
-from prometheus_client import CollectorRegistry
 
 from bench.audit import ledger as stream
 from bench.audit.scale import HISTORY_HOURS, MAX_CPU_S, MAX_MB, MAX_REPORT_S, MAX_SHELF_BYTES, MAX_VIEW_S, TOPICS
@@ -29,20 +27,14 @@ from bench.report import Options, Row, Show, Target
 from pipeline.audit.collecting.file_shelf import FileShelf
 from pipeline.audit.collecting.reading import ReadingState
 from pipeline.audit.collecting.snapshots import Snapshot, SnapshotFolder
-from pipeline.audit.config import AuditConfig
 from pipeline.audit.events.encoding import encode_count_report, portions
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC
-from pipeline.audit.judgement.verdicts import Expectations, Finding
 from pipeline.audit.ledger.ledger import Ledger
-from pipeline.audit.page.audit_page import audit_page_routes
-from pipeline.audit.server import run_audit
 from pipeline.client.admin.topics import NewTopic, create_topics
-from pipeline.client.cluster.cluster import Cluster, open_cluster
-from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
-from pipeline.model import HostPort
-from pipeline.net.heap import free_large_blocks, keep_one_heap
 from pipeline.records.tally import HOUR_MS
 from tests.support.brokers import clock, serving_cluster
 
@@ -91,14 +83,13 @@ async def _measure(folder: Path, names: list[str]) -> list[Figure]:
             await create_topics(cluster, [NewTopic(name=AUDIT_TOPIC, partitions=1)])
             await _publish(cluster, (each for each in _signs(names, now_ms) if each.counter.cluster == name))
         addresses = {name: next(iter(cluster.view.brokers.values())).address for name, cluster in clusters.items()}
-        ours, theirs = multiprocessing.get_context("spawn").Pipe()
-        process = multiprocessing.get_context("spawn").Process(
-            target=_serve, args=(theirs, addresses, names, str(folder)), daemon=True
-        )
         began = time.monotonic()
-        process.start()
+        arguments = json.dumps([{name: str(address) for name, address in addresses.items()}, names, str(folder)])
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-m", "bench.audit.service", arguments], stdout=subprocess.PIPE
+        )
         try:
-            port, pid = await trio.to_thread.run_sync(ours.recv)
+            port, pid = int(await _first_line(process)), process.pid
             url = f"http://127.0.0.1:{port}"
             async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=READ_S) as client:
                 await _until_read(client)
@@ -111,7 +102,18 @@ async def _measure(folder: Path, names: list[str]) -> list[Figure]:
                 return figures
         finally:
             process.kill()
-            process.join()
+            await process.wait()
+
+
+async def _first_line(process: trio.Process) -> bytes:
+    assert process.stdout is not None
+    line = b""
+    while not line.endswith(b"\n"):
+        part = await process.stdout.receive_some()
+        if not part:
+            raise ValueError("the service ended at its start")
+        line += part
+    return line
 
 
 async def _measure_fed(url: str, clusters: Mapping[str, Cluster], names: list[str], pid: int) -> list[Figure]:
@@ -222,42 +224,3 @@ def _slowest_s(url: str, paths: list[str], verdict: str) -> float:
             raise ValueError(f"not what was published: {document.get('verdict')}, {document.get('unknown')}")
         time.sleep(1.5)
     return slowest
-
-
-def _serve(connection: Connection, addresses: dict[str, HostPort], names: list[str], folder: str) -> None:
-    keep_one_heap()
-    free_large_blocks()
-    trio.run(_run_audit, connection, addresses, names, folder)
-
-
-async def _run_audit(connection: Connection, addresses: dict[str, HostPort], names: list[str], folder: str) -> None:
-    expected = stream.expected(names)
-    tables = {name: [{"name": name, "bootstrap.servers": str(address)}] for name, address in addresses.items()}
-    config = AuditConfig.model_validate(
-        {"http.listen": "127.0.0.1:0", "live": tables["east"], "replica": tables["hub"], "snapshot.dir": folder}
-    )
-
-    async def read() -> Expectations:
-        return expected
-
-    async def narrow(finding: Finding, _: Sequence[Finding]) -> Sequence[Finding]:
-        return [finding]
-
-    async with AsyncExitStack() as stack:
-        clusters = {
-            name: await stack.enter_async_context(open_cluster(ClientConfig(bootstrap=(address,))))
-            for name, address in addresses.items()
-        }
-        run = partial(
-            run_audit,
-            config,
-            clusters,
-            read_expectations=read,
-            narrow=narrow,
-            clock=clock,
-            metrics=CollectorRegistry(),
-            page=audit_page_routes(),
-        )
-        async with trio.open_nursery() as nursery:
-            address = await nursery.start(run)
-            connection.send((address.port, os.getpid()))

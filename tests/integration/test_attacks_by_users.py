@@ -17,6 +17,7 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntryData, OpData
 from pipeline.protocol.messages.describe_acls import AclOperation, AclPatternType, AclResourceType
 from pipeline.protocol.messages.describe_client_quotas import EntityData
+from pipeline.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from pipeline.protocol.messages.fetch import FIRST_EPOCH, INITIAL_EPOCH, FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
 from pipeline.protocol.messages.list_offsets import (
@@ -58,6 +59,27 @@ async def test_a_thread_decides_about_many_names_so_that_others_need_not_wait(
         assert {each.error_code for each in found.coordinators} == {ErrorCode.GROUP_AUTHORIZATION_FAILED}
         described = await mallory(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names(count)]))
         assert {each.error_code for each in described.topics} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        assert (threading.get_ident() in deciding) == (count < MANY)
+
+
+@pytest.mark.parametrize("count", [10, MANY])
+async def test_a_thread_finds_the_operations_of_many_topics_so_that_others_need_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    async with secured_broker(tmp_path) as broker, broker.user("admin") as admin, broker.user("alice") as alice:
+        await allow(admin, TOPIC, "*", AclOperation.DESCRIBE)
+        assert broker.context.acls is not None
+        deciding: set[int] = set()
+        allows = broker.context.acls.allows
+
+        def noting(*asked: Any) -> bool:
+            deciding.add(threading.get_ident())
+            return allows(*asked)
+
+        monkeypatch.setattr(broker.context.acls, "allows", noting)
+        asked = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name) for name in names(count)])
+        described = await alice(asked)
+        assert {each.topic_authorized_operations for each in described.topics} == {1 << AclOperation.DESCRIBE}
         assert (threading.get_ident() in deciding) == (count < MANY)
 
 

@@ -281,6 +281,10 @@ class ClusterView:
         """Return all topics, in the order of their names."""
         return [self._topics[name] for name in sorted(self._topics)]
 
+    def names_behind(self, name: str) -> Iterable[str]:
+        """Return the names of topics behind this one, in their order. Threads may call it while topics change."""
+        return sorted(each for each in list(self._topics) if each > name)
+
     def names_like(self, name: str) -> Collection[str]:
         """Return the topics whose names differ from this one only in periods and underscores, itself too."""
         return self._flat_names.get(flat_name(name), ())

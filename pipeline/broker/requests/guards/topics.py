@@ -127,8 +127,7 @@ def _seen_pages(
     shown = tuple(topic for topic in answer.topics if gate.sees_topic(topic.name or ""))
     cursor = answer.next_cursor
     if cursor is not None and not gate.sees_topic(cursor.topic_name):
-        rest = (topic.name for topic in gate.view.topics() if topic.name > cursor.topic_name)
-        seen = next(filter(gate.sees_topic, rest), None)
+        seen = next(filter(gate.sees_topic, gate.view.names_behind(cursor.topic_name)), None)
         cursor = None if seen is None else replace(cursor, topic_name=seen, partition_index=0)
     return replace(answer, topics=shown, next_cursor=cursor)
 

@@ -9,6 +9,7 @@ from pipeline.broker.requests.authorized_operations import TOPIC_OPERATIONS
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.requests.handlers.metadata import code_of_missing, describe_topic, is_known, is_listed
 from pipeline.broker.runtime.slicing import Turns, give_way
+from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -21,14 +22,23 @@ from pipeline.protocol.messages.metadata import MetadataResponsePartition
 
 AT_ONCE = 1000
 """Topics and partitions that are read before other requests have a turn."""
+MAX_TOPICS_OF_SMALL = 100
+"""Topics of a page about which the event loop decides: some 50 µs for each that the client may describe."""
 MAX_PARTITIONS = 2000
 """Kafka's default of `max.request.partition.size.limit`."""
 
 
 async def handle(
     broker: BrokerContext, request: DescribeTopicPartitionsRequest, _version: int, _caller: Caller
+) -> DescribeTopicPartitionsResponse | LargeAnswer:
+    """Answer as this broker sees the cluster. Threads find what the client may do with the topics of a large page."""
+    page = await _describe_page(broker, request)
+    return LargeAnswer(page) if not request.topics or len(page.topics) > MAX_TOPICS_OF_SMALL else page
+
+
+async def _describe_page(
+    broker: BrokerContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Answer as this broker sees the cluster."""
     limit = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
     cursor = request.cursor or Cursor()
     view = broker.view

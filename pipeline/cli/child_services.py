@@ -1,5 +1,6 @@
 """Services as child processes of a command: each has its own settings file, and is ready when `/readyz` says so."""
 
+import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,12 +67,14 @@ class ServiceUnit:
     directory: Path
     settings: Mapping[str, Any]
     http_port: int = field(default_factory=free_port)
+    authority: Path | None = None
+    """File with the authority that has signed the server's certificate, if the HTTP side speaks TLS."""
     _child: ChildProcess | None = None
 
     @property
     def url(self) -> str:
         """URL of the service's HTTP side."""
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"{'http' if self.authority is None else 'https'}://127.0.0.1:{self.http_port}"
 
     async def start(self) -> int:
         """Write the settings, start the process, wait until it is ready, and return its id. Logs if it is unhealthy.
@@ -115,7 +118,8 @@ class ServiceUnit:
     async def _ask(self, path: str) -> httpx.Response | None:
         """Ask the service over HTTP; None if it does not answer."""
         try:
-            async with httpx.AsyncClient(timeout=PROBE_TIMEOUT_S, trust_env=False) as client:
+            trust = True if self.authority is None else ssl.create_default_context(cafile=self.authority)
+            async with httpx.AsyncClient(timeout=PROBE_TIMEOUT_S, trust_env=False, verify=trust) as client:
                 return await client.get(f"{self.url}/{path}")
         except httpx.TransportError:
             return None

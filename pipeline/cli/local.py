@@ -77,8 +77,8 @@ def up(
         bool,
         typer.Option(
             "--secure",
-            help="Protect the brokers by TLS, SASL and ACLs. Authority, certificates, users and their client settings "
-            "are created in the directory.",
+            help="Protect brokers and services by TLS, logins and ACLs. Authority, certificates, users and settings "
+            "of clients are created in the directory.",
         ),
     ] = False,
     restart_after: Annotated[
@@ -172,6 +172,7 @@ def plan_cluster(root: Path, options: LocalOptions) -> ClusterPlan:
         "zookeeper.connect": zookeeper,
     }
     security = LocalSecurity(root / "security") if options.secure else None
+    authority = None if security is None else security.authority_file
     brokers: list[Unit] = []
     for number, port in enumerate(ports, start=1):
         directory = root / f"broker-{number}"
@@ -184,10 +185,10 @@ def plan_cluster(root: Path, options: LocalOptions) -> ClusterPlan:
             settings = {**common, **own}
             read_broker_settings(settings)
         else:
-            protected = security.broker_settings(directory.name, port)
+            protected = security.broker_settings(directory.name, port) | security.http_settings(directory.name)
             settings = {**protected, **common, **own, "listeners": protected["listeners"]}
             read_broker_settings({key: value for key, value in settings.items() if key not in LOGINS})
-        brokers.append(ServiceUnit(directory.name, "broker", directory, settings))
+        brokers.append(ServiceUnit(directory.name, "broker", directory, settings, authority=authority))
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
     services = _plan_services(root, options, bootstrap, security)
     zookeeper_unit = ZooKeeperUnit(ZooKeeperProcess(root / "zookeeper", port=zookeeper_port))
@@ -209,16 +210,20 @@ def _plan_services(
     def contact(user: str) -> dict[str, object]:
         return {"bootstrap.servers": bootstrap, **({} if security is None else security.client_settings(user))}
 
+    def planned(noun: str, settings: dict[str, object], usual_port: int) -> ServiceUnit:
+        protected = {} if security is None else security.http_settings(noun)
+        authority = None if security is None else security.authority_file
+        port = _choose_port(usual_port, options)
+        return ServiceUnit(noun, noun, root / noun, {**settings, **protected}, port, authority)
+
     services = []
     if options.registry:
         replicas = min(MAX_REPLICAS, options.brokers)
         settings = {**contact("registry"), "kafkastore.topic.replication.factor": replicas}
-        port = _choose_port(REGISTRY_PORT, options)
-        services.append(ServiceUnit("registry", "registry", root / "registry", settings, port))
+        services.append(planned("registry", settings, REGISTRY_PORT))
     if options.audit:
         live = [{"name": options.settings.get("datacenter", "local"), **contact("audit")}]
-        port = _choose_port(AUDIT_PORT, options)
-        services.append(ServiceUnit("audit", "audit", root / "audit", {"live": live}, port))
+        services.append(planned("audit", {"live": live}, AUDIT_PORT))
     return services
 
 
@@ -237,7 +242,8 @@ def _up(root: Path, options: LocalOptions) -> None:
     with held_alone(root):
         plan.require_free_ports()
         if plan.security is not None:
-            plan.security.prepare([unit.name for unit in plan.stages[1]], randomness())
+            servers = [unit.name for stage in plan.stages[1:] for unit in stage]
+            plan.security.prepare(servers, randomness())
             plan.zookeeper.server.protection = plan.security.zookeeper_protection()
         trio.run(run_until_signalled, partial(_run, plan, options.restart_after_s))
 

@@ -1,13 +1,16 @@
 """`pipeline local up --secure`: commands, services and a foreign client over SASL_SSL."""
 
 import json
+import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import KafkaException, Producer
 
@@ -37,7 +40,18 @@ def run(cluster: LocalCluster, user: str, *arguments: str, given: str = "", code
 
 
 def properties(path: Path) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+    """Settings of brokers' clients: librdkafka does not know those of HTTP servers."""
+    lines = (line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+    return {key: value for key, value in lines if not key.startswith("basic.auth.")}
+
+
+def asked(cluster: LocalCluster, user: str | None, *arguments: str, codes: Sequence[int] = (0,)) -> str:
+    """Run a command that asks an HTTP server, as a user or as nobody, and return what it says."""
+    login = [] if user is None else ["--client-config", str(cluster.client_config(user))]
+    command = [sys.executable, "-m", "pipeline", *arguments, *login]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode in codes, done.stdout + done.stderr
+    return done.stdout or done.stderr
 
 
 def logged(cluster: LocalCluster, event: str) -> list[dict[str, Any]]:
@@ -50,17 +64,14 @@ def test_records_are_counted_for_the_audit_and_nothing_is_refused(cluster: Local
     run(cluster, "app", "topic", "create", "visits")
     schema = cluster.directory / "visit.avsc"
     schema.write_text(SCHEMA)
-    register = ["schema", "register", "visits-value", str(schema), "--registry", cluster.registry]
-    done = subprocess.run([sys.executable, "-m", "pipeline", *register], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    asked(cluster, "app", "schema", "register", "visits-value", str(schema), "--registry", cluster.registry)
     values = "".join(json.dumps({"page": f"/{number}"}) + "\n" for number in range(10))
     run(cluster, "app", "produce", "visits", "--registry", cluster.registry, "--schema", str(schema), given=values)
     read = run(cluster, "app", "consume", "visits", "--registry", cluster.registry, "--group", "readers")
     assert len(read.splitlines()) == 10
 
     def counted() -> bool:
-        report = [sys.executable, "-m", "pipeline", "audit", "report", "--audit", cluster.audit, "--json"]
-        found = json.loads(subprocess.run(report, capture_output=True, check=False).stdout)
+        found = json.loads(asked(cluster, "app", "audit", "report", "--audit", cluster.audit, "--json", codes=range(6)))
         return any(hour["topic"] == "visits" for hour in found["hours"])
 
     wait_for("the audit's count", counted, DEADLINE_S)
@@ -106,6 +117,31 @@ def test_an_application_is_no_administrator(cluster: LocalCluster) -> None:
     assert "CLUSTER_AUTHORIZATION_FAILED" in said
     users = json.loads(run(cluster, "admin", "user", "list", "--json"))["users"]
     assert {"admin", "app", "audit", "broker", "load", "mirror", "registry"} <= {row["user"] for row in users}
+
+
+def test_the_http_servers_take_users_of_the_cluster_alone(cluster: LocalCluster) -> None:
+    """Over TLS by the cluster's authority: strangers are told what is missing, and roles count."""
+    trust = ssl.create_default_context(cafile=cluster.directory / "security" / "ca.pem")
+    broker = tomllib.loads((cluster.directory / "broker-1" / "broker.toml").read_text())["http.listen"]
+    for url in (cluster.registry, cluster.audit, f"https://{broker}"):
+        assert url.startswith("https://127.0.0.1:")
+        with httpx.Client(verify=trust, trust_env=False) as client:
+            assert client.get(f"{url}/readyz").status_code == 200
+            assert client.get(f"{url}/metrics").status_code == 401
+            assert client.get(f"{url}/metrics", auth=("app", "wrong")).status_code == 401
+        with httpx.Client(trust_env=False) as client, pytest.raises(httpx.ConnectError, match="certificate"):
+            client.get(f"{url}/readyz")
+        with httpx.Client(trust_env=False) as client, pytest.raises(httpx.TransportError):
+            client.get(url.replace("https:", "http:") + "/readyz")
+    schema = cluster.directory / "count.avsc"
+    schema.write_text('"long"')
+    at = ("--registry", cluster.registry)
+    asked(cluster, "app", "schema", "register", "counts-value", str(schema), *at)
+    assert "counts-value" in asked(cluster, "load", "schema", "list", *at)
+    assert "counts-value" not in asked(cluster, None, "schema", "list", *at, codes=[1])
+    refused = asked(cluster, "app", "schema", "delete", "counts-value", "--yes", *at, codes=[1])
+    assert "role" in refused, refused
+    asked(cluster, "admin", "schema", "delete", "counts-value", "--yes", *at)
 
 
 def test_a_command_without_client_settings_says_what_may_be_missing(cluster: LocalCluster) -> None:

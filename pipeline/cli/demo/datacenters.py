@@ -3,8 +3,9 @@
 Each part is a process of its own. The demo shows them, and the tests of the whole pipeline break them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -43,16 +44,12 @@ class Datacenters:
         for name in (*LIVE, HUB):
             self._add_datacenter(name)
         hub = self.bootstrap[HUB]
-        self.registry = ServiceUnit(
+        self.registry = self._service(
             "registry",
-            "registry",
-            root / "registry",
             {"bootstrap.servers": hub, **self._as_user("registry"), "kafkastore.topic.replication.factor": 1},
         )
-        self.mirror = ServiceUnit(
+        self.mirror = self._service(
             "mirror",
-            "mirror",
-            root / "mirror",
             {
                 "destination.bootstrap.servers": hub,
                 **{f"destination.{key}": value for key, value in self._as_user("mirror").items()},
@@ -62,10 +59,8 @@ class Datacenters:
                 "sources": self._live("mirror"),
             },
         )
-        self.audit = ServiceUnit(
+        self.audit = self._service(
             "audit",
-            "audit",
-            root / "audit",
             {
                 "pending.grace.ms": AUDIT_GRACE_MS,
                 "live": self._live("audit"),
@@ -73,6 +68,16 @@ class Datacenters:
             },
         )
         self.pids: dict[str, int] = {}
+
+    def _service(self, noun: str, settings: Mapping[str, Any]) -> ServiceUnit:
+        return ServiceUnit(noun, noun, self.root / noun, {**settings, **self._http(noun)}, authority=self._authority)
+
+    def _http(self, name: str) -> dict[str, str]:
+        return {} if self.security is None else self.security.http_settings(name)
+
+    @property
+    def _authority(self) -> Path | None:
+        return None if self.security is None else self.security.authority_file
 
     def _as_user(self, user: str) -> dict[str, str]:
         return {} if self.security is None else self.security.client_settings(user)
@@ -107,8 +112,11 @@ class Datacenters:
             # The mirror creates the topics of the hub, and not a consumer that comes first.
             "auto.create.topics.enable": name != HUB,
             **({} if self.security is None else self.security.broker_settings(f"{name}-broker", port)),
+            **self._http(f"{name}-broker"),
         }
-        self.brokers[name] = ServiceUnit(f"{name}-broker", "broker", directory / "broker", settings)
+        self.brokers[name] = ServiceUnit(
+            f"{name}-broker", "broker", directory / "broker", settings, authority=self._authority
+        )
         self.bootstrap[name] = f"127.0.0.1:{port}"
 
     @property
@@ -123,7 +131,8 @@ class Datacenters:
     async def start(self) -> None:
         """Start all processes. Raises the error of the first that fails to start."""
         if self.security is not None:
-            self.security.prepare([broker.name for broker in self.brokers.values()], randomness())
+            servers = [*self.brokers.values(), self.registry, self.mirror, self.audit]
+            self.security.prepare([server.name for server in servers], randomness())
             for zookeeper in self.zookeepers.values():
                 zookeeper.server.protection = self.security.zookeeper_protection()
         for number, stage in enumerate(self.stages):

@@ -16,6 +16,7 @@ import typer
 from pipeline.cli.demo.access_log import PageView, home_datacenter, parse_line, sample_lines, sample_schema
 from pipeline.cli.foreground import read_json, run_until_signalled
 from pipeline.cli.terminal import output
+from pipeline.cli.terminal.client_config import choose_client_config, http_login
 from pipeline.cli.terminal.connect import randomness, wall_clock
 from pipeline.cli.terminal.files import held_alone, is_directory
 
@@ -90,6 +91,7 @@ def _remove_earlier(directory: Path) -> None:
 async def _run(options: DemoOptions) -> dict[str, Any] | None:
     """Run the demo and return its summary; None if a signal ended the demo before that."""
     from pipeline.cli.demo.datacenters import Datacenters
+    from pipeline.cli.secured.roles import APPLICATION_USER
 
     summary: dict[str, Any] | None = None
 
@@ -99,6 +101,8 @@ async def _run(options: DemoOptions) -> dict[str, Any] | None:
         async with contextlib.AsyncExitStack() as stack:
             with show.step("Starting two live datacenters (east, west) and a hub, each with ZooKeeper and broker"):
                 made = Datacenters(options.directory, [TOPIC], secure=options.secure)
+                if made.security is not None:  # of this process, and of commands that name no other
+                    choose_client_config(str(made.security.client_file(APPLICATION_USER)))
                 datacenters = await stack.enter_async_context(made)
             summary = await Demo(datacenters, options.directory, show).run()
             if options.keep:
@@ -230,7 +234,7 @@ class Demo:
         from pipeline.client.cluster.cluster import open_cluster
         from pipeline.client.registry.client import open_schema_registry
 
-        async with open_schema_registry([self._datacenters.registry.url]) as registry:
+        async with open_schema_registry([self._datacenters.registry.url], login=http_login()) as registry:
             await registry.register(SUBJECT, sample_schema())
         for name in LIVE:
             async with open_cluster(self._datacenters.client(name)) as cluster:
@@ -254,7 +258,7 @@ class Demo:
         from pipeline.records.compression import Codec
 
         async with (
-            open_schema_registry([self._datacenters.registry.url]) as registry,
+            open_schema_registry([self._datacenters.registry.url], login=http_login()) as registry,
             open_cluster(self._datacenters.client(datacenter)) as cluster,
             open_audited_producer(
                 cluster,

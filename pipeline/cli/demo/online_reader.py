@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
+from pipeline.cli.terminal.client_config import http_login
 from pipeline.client.admin.groups import CommittedOffset, commit_offsets
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster, open_cluster
@@ -71,7 +72,7 @@ async def open_online_reader(
 ) -> AsyncGenerator[OnlineReader]:
     """A reader at work, from the beginning of the topic, until the block ends. Raises KafkaError, NetworkError."""
     async with (
-        open_schema_registry([registry_url]) as registry,
+        open_schema_registry([registry_url], login=http_login()) as registry,
         open_cluster(replace(client, client_id=group)) as cluster,
         open_consumer(cluster, ConsumerConfig()) as consumer,
         background_tasks() as nursery,

@@ -1,4 +1,4 @@
-"""Security of clusters on this machine: one authority, a certificate for each broker, and users with their settings.
+"""Security of clusters on this machine: one authority, a certificate for each server, and users with their settings.
 
 All files lie in one directory that only its owner can read. What exists is kept, so that a cluster can be taken up
 again; certificates are renewed before they end. Users and ACLs are written into ZooKeeper before the first broker
@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from pipeline.cli.secured.certificates import Authority, KeyPair, ends_of
-from pipeline.cli.secured.roles import BROKER_USER, LOCAL_USERS, SUPER_USERS, acls_of
+from pipeline.cli.secured.roles import BROKER_USER, HTTP_ROLES, LOCAL_USERS, SUPER_USERS, acls_of
 from pipeline.coordination.acl_znodes import AclPattern, AclRule, decode_rules, encode_rules
 from pipeline.coordination.embedded import ServerProtection
 from pipeline.coordination.interface import CoordinationClient, NodeValue
@@ -26,6 +26,8 @@ from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
 from pipeline.credentials import Secret, resolved
 from pipeline.errors import ConfigurationError
+from pipeline.net.http_users import SALT_BYTES as HTTP_SALT_BYTES
+from pipeline.net.http_users import Role, password_entry
 
 HOSTS = ("127.0.0.1", "localhost", "::1")
 RENEWED_BEFORE = timedelta(days=30)
@@ -54,8 +56,13 @@ class LocalSecurity:
         """Return the file of client settings of a user, with its password."""
         return self.directory / "clients" / f"{user}.properties"
 
-    def prepare(self, brokers: Sequence[str], rng: Random) -> None:
-        """Create what is missing: the authority, certificates of brokers, and files of client settings.
+    @property
+    def http_users_file(self) -> Path:
+        """The users of the HTTP servers, with hashes of the passwords that their client settings have."""
+        return self.directory / "http-users"
+
+    def prepare(self, servers: Sequence[str], rng: Random) -> None:
+        """Create what is missing: the authority, certificates of servers, and files of users and of client settings.
 
         Raises ConfigurationError.
         """
@@ -63,18 +70,19 @@ class LocalSecurity:
             for directory in (self.directory, self.directory / "clients"):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             authority = self._authority()
-            for name in (ZOOKEEPER, *brokers):
+            for name in (ZOOKEEPER, *servers):
                 self._certify(authority, name)
             for user in LOCAL_USERS:
                 if self.client_file(user).exists():
                     password = self._password(user)
                 else:
                     password = base64.urlsafe_b64encode(rng.randbytes(PASSWORD_BYTES)).decode()
-                settings = self._client_settings(user, password)
+                settings = self._client_settings(user, password) | {"basic.auth.user.info": f"{user}:{password}"}
                 if user == BROKER_USER:  # for commands with --zookeeper
                     settings |= self._zookeeper_login(password)
                 lines = [f"{key}={value}" for key, value in settings.items()]
                 _write_privately(self.client_file(user), "\n".join([f"# Client settings of the user {user}", *lines]))
+            self._add_http_users(rng)
         except (OSError, ValueError) as error:
             raise ConfigurationError("--secure", f"{self.directory} cannot be used: {error}") from error
 
@@ -99,6 +107,14 @@ class LocalSecurity:
             "zookeeper.set.acl": "true",
         }
 
+    def http_settings(self, name: str) -> dict[str, str]:
+        """Return the settings that protect the HTTP server of a service or broker. Its health needs no password."""
+        return {
+            "http.ssl.keystore.location": str(self._keystore(name)),
+            "http.users.file": str(self.http_users_file),
+            "http.authentication.skip.paths": "/healthz,/readyz",
+        }
+
     def zookeeper_protection(self) -> ServerProtection:
         """Return the users and the certificate of ZooKeeper. Raises ConfigurationError without `prepare` before."""
         return ServerProtection(
@@ -115,7 +131,11 @@ class LocalSecurity:
     def told(self) -> dict[str, object]:
         """Return where the files are, for the user of the command."""
         clients = {user: str(self.client_file(user)) for user in LOCAL_USERS if user != BROKER_USER}
-        return {"ca": str(self.authority_file), "client_config": clients}
+        return {
+            "ca": str(self.authority_file),
+            "client_config": clients,
+            "http_users": str(self.http_users_file),
+        }
 
     async def seed_at(self, zookeeper: str, rng: Random) -> None:
         """Do as `seed` with the ZooKeeper at an address."""
@@ -163,6 +183,17 @@ class LocalSecurity:
 
     def _keystore(self, name: str) -> Path:
         return self.directory / f"{name}.pem"
+
+    def _add_http_users(self, rng: Random) -> None:
+        lines = self.http_users_file.read_text().splitlines() if self.http_users_file.exists() else []
+        known = {line.partition(":")[0] for line in lines}
+        added = [
+            password_entry(user, HTTP_ROLES.get(user, Role.READ), self._password(user), rng.randbytes(HTTP_SALT_BYTES))
+            for user in LOCAL_USERS
+            if user not in known
+        ]
+        if added:
+            _write_privately(self.http_users_file, "\n".join([*lines, *added]))
 
     def _authority(self) -> Authority:
         key_file = self.directory / "ca-key.pem"

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from pipeline.client.admin.acl_values import Acl
 from pipeline.coordination.acl_znodes import AclPattern, AclRule
+from pipeline.net.http_users import Role
 from pipeline.protocol.messages.describe_acls import AclOperation, AclPatternType, AclPermission, AclResourceType
 
 BROKER_USER = "broker"
@@ -62,6 +63,8 @@ DENIED: Mapping[str, Sequence[Right]] = {
 }
 """Topics of services are not the application's. Its producers and consumers may report to the audit."""
 LOCAL_USERS = (*SUPER_USERS, *RIGHTS)
+HTTP_ROLES: Mapping[str, Role] = {ADMIN_USER: Role.ADMIN, APPLICATION_USER: Role.WRITE}
+"""Roles at the HTTP servers; others read. An application registers schemas."""
 
 
 def acls_of(user: str) -> Iterator[Acl]:

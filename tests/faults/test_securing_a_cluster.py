@@ -59,7 +59,8 @@ class Site:
         plain = f"PLAINTEXT://127.0.0.1:{self.open_ports[number]}"
         if step == 0:
             return {**self.common, "listeners": plain}
-        secured = self.security.broker_settings(f"broker-{number}", self.secured_ports[number])
+        found = self.security.broker_settings(f"broker-{number}", self.secured_ports[number])
+        secured = {key: value for key, value in found.items() if not key.startswith("zookeeper.")}  # a path of its own
         moved = {"security.inter.broker.protocol", "sasl.mechanism.inter.broker.protocol", JAAS_KEY,
                  "authorizer.class.name", "super.users"}  # fmt: skip
         if step == 1:
@@ -105,7 +106,9 @@ async def command(*arguments: str, env: dict[str, str] | None = None) -> str:
 
 
 def properties(path: Path) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+    """Settings of brokers' clients: librdkafka does not know those of HTTP servers."""
+    lines = (line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+    return {key: value for key, value in lines if not key.startswith("basic.auth.")}
 
 
 def refusal(settings: dict[str, Any]) -> KafkaError | None:

@@ -26,6 +26,8 @@ from pipeline.client.producer.producer import open_producer
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort, TopicPartition
 from pipeline.net.client_security import ClientSecurity
+from pipeline.net.http_security import HttpSecurity
+from pipeline.net.http_users import Role, parse_users, token_entry
 from pipeline.protocol.errors import KafkaError
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.serving_broker import serving_broker
@@ -115,6 +117,25 @@ def test_only_the_owner_reads_the_files_and_passwords_stand_in_one_place(securit
     assert [path.name for path in files if password in path.read_text()] == ["mirror.properties"]
     assert password not in str(security.client_settings("mirror"))
     assert ClientSecurity.from_settings(security.client_settings("mirror")) == protection
+
+
+def test_http_servers_have_the_users_of_the_cluster_with_roles(security: LocalSecurity) -> None:
+    config = HttpSecurity.from_settings(security.http_settings("broker-1"))
+    assert config.is_encrypted and config.asks_login
+    found = parse_users(security.http_users_file.read_text()).passwords
+    assert {name: entry.user.role for name, entry in found.items()} == {
+        name: {"admin": Role.ADMIN, "app": Role.WRITE}.get(name, Role.READ) for name in LOCAL_USERS
+    }
+    protection = read_client_config(security.client_file("app"))
+    assert protection.password is not None
+    assert found["app"].has(protection.password.reveal().encode())
+    own = token_entry("ci", Role.READ, "token")
+    lines = [line for line in security.http_users_file.read_text().splitlines() if not line.startswith("mirror:")]
+    security.http_users_file.write_text("\n".join([*lines, own]))
+    security.prepare(["broker-1"], RNG)
+    text = security.http_users_file.read_text()
+    assert own in text and all(line in text for line in lines)
+    assert parse_users(text).passwords.keys() == found.keys()
 
 
 def test_what_exists_is_kept_and_certificates_are_renewed_before_they_end(security: LocalSecurity) -> None:

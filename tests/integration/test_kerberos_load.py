@@ -21,7 +21,7 @@ from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from tests.support.brokers import clock, serving_cluster
 from tests.support.hdfs import HdfsCluster, running_hdfs
-from tests.support.kdc import REALM, Kdc, running_kdc
+from tests.support.kdc import CLOCK_SKEW_S, REALM, Kdc, running_kdc
 
 RECORDS = 300
 DEADLINE_S = 400
@@ -195,6 +195,64 @@ async def test_a_load_outlives_its_tickets(secured_hdfs: HdfsCluster, kdc: Kdc, 
     assert "load_failed" not in log.read_text()
     files = [status for status in superuser.list_status("/brief", True) if not status.isdir]
     assert {status.owner for status in files} == {"brief"}
+
+
+ASK_TWICE = """
+import sys
+from hdfs_native import Client
+for _ in range(2):
+    list(Client(sys.argv[1]).list_status(sys.argv[2]))
+    print("asked", flush=True)
+    sys.stdin.readline()
+"""
+
+
+async def asked_twice(
+    cluster: HdfsCluster, kdc: Kdc, path: str, pause_s: float, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Have one process list a directory by two connections, the second one after a pause."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("KRB5")}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        with subprocess.Popen(
+            [sys.executable, "-c", ASK_TWICE, cluster.url, path],
+            env={**inherited, **client_environment(kdc, cluster.directory), **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdin is not None and process.stdout is not None
+            first = process.stdout.readline()
+            ends = time.monotonic() + pause_s if first else 0.0
+            while time.monotonic() < ends:
+                time.sleep(0.1)
+            output, errors = process.communicate("\n\n", timeout=DEADLINE_S)
+            return subprocess.CompletedProcess(process.args, process.returncode, first + output, errors)
+
+    return await trio.to_thread.run_sync(run)
+
+
+@pytest.mark.long
+async def test_a_process_with_a_keytab_renews_tickets_that_have_ended_and_one_with_tickets_alone_does_not(
+    secured_hdfs: HdfsCluster, kdc: Kdc, tmp_path: Path
+) -> None:
+    life_s = 6
+    keytab = kdc.keytab("moment", ticket_life_s=life_s)
+    superuser = secured_hdfs.client()
+    superuser.mkdirs("/moment", permission=0o700)
+    superuser.set_owner("/moment", owner="moment")
+    ended_s = life_s + CLOCK_SKEW_S + 1.0
+    ask = partial(asked_twice, secured_hdfs, kdc, "/moment")
+    renewed = await ask(ended_s, **environment_of(keytab))
+    assert (renewed.returncode, renewed.stdout) == (0, "asked\nasked\n"), renewed.stderr[-3000:]
+    tickets = {"KRB5CCNAME": f"FILE:{tmp_path / 'tickets'}"}
+    made = await ask(0.0, **tickets, KRB5_CLIENT_KTNAME=f"FILE:{keytab}")
+    assert made.returncode == 0, made.stderr[-3000:]
+    ended = await ask(ended_s, **tickets, KRB5_TRACE="/dev/stderr")
+    assert ended.stdout == "asked\n", ended.stderr[-3000:]
+    assert ended.returncode != 0
+    assert "expired" in ended.stderr, ended.stderr[-3000:]
 
 
 def started(command: Sequence[str], environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":

@@ -30,12 +30,12 @@ from pipeline.records.batch_sums import BatchSums, RunningSums, SumKind
 from pipeline.records.compression import PIECE_BYTES
 from pipeline.records.turns import Steps
 
-STEP_BATCHES = 500
+STEP_BATCHES = 1_000
 _HEADERS_BYTES = 256
 """Read at once where only headers are read, of large batches."""
 _SMALL_BYTES = 16 * 1024
-_NEIGHBOURS_BYTES = 64 * 1024
-"""Read at once where only headers are read, of batches of at most _SMALL_BYTES."""
+_FIRST_BYTES = 64 * 1024
+"""Read first where only headers are read, of batches of at most _SMALL_BYTES: most ranges that are halved end there."""
 
 
 class RangeSums(NamedTuple):
@@ -178,7 +178,8 @@ class _SegmentScan:
         if self._gathered.reads:
             read_bytes = PIECE_BYTES if self._batch_bytes <= WHOLE_BYTES else _HEADERS_BYTES
         else:
-            read_bytes = _NEIGHBOURS_BYTES if self._batch_bytes <= _SMALL_BYTES else _HEADERS_BYTES
+            neighbours_bytes = PIECE_BYTES if self._chunk else _FIRST_BYTES
+            read_bytes = neighbours_bytes if self._batch_bytes <= _SMALL_BYTES else _HEADERS_BYTES
         file = self._segment.file
         self._chunk, self._chunk_position = file.read_at(read_bytes, self._position), self._position
         if len(self._chunk) < HEADER_SIZE:

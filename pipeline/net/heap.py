@@ -9,8 +9,11 @@ import ctypes
 
 _M_ARENA_MAX = -8
 _M_MMAP_THRESHOLD = -3
+_M_TRIM_THRESHOLD = -1
 """Numbers of the options in glibc's malloc.h."""
 _LARGE_BYTES = 1 << 20
+_KEPT_BYTES = 16 << 20
+"""Free memory at the heap's end that stays. With glibc's 128 KiB each array there is taken from the system anew."""
 
 
 def keep_one_heap() -> None:
@@ -24,6 +27,7 @@ def free_large_blocks() -> None:
     By default glibc keeps blocks of up to 32 MiB in its heap once it has seen a few: gaps that no other array fits.
     """
     _set_option(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    _set_option(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def return_free_memory() -> None:

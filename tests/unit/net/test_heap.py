@@ -70,6 +70,26 @@ def test_large_blocks_return_to_the_system() -> None:
     assert float(made.stdout) < 20
 
 
+AGAIN = """
+import resource
+from pipeline.net.heap import free_large_blocks
+
+free_large_blocks()
+for number in range(300):
+    if number == 100:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [bytes(200_000) for _ in range(5)]
+    del blocks
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc alone has this function")
+def test_blocks_that_are_not_large_use_the_same_memory_again() -> None:
+    made = subprocess.run([sys.executable, "-c", AGAIN], check=True, capture_output=True, timeout=60)
+    assert int(made.stdout) < 2_000
+
+
 BETWEEN = """
 from pathlib import Path
 from pipeline.net.heap import return_free_memory

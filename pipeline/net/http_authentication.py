@@ -53,6 +53,8 @@ class LoginProof:
     entry: PasswordEntry | None = None
     """Entry of the password, which counts while the file has it."""
     until_ms: int | None = None
+    holds: Callable[[], bool] = lambda: True
+    """Returns False once what was shown must be checked again."""
 
 
 CheckToken = Callable[[str], LoginProof | None]
@@ -162,7 +164,7 @@ class Authentication:
             return None
         entry, until_ms = found.entry, found.until_ms
         is_changed = entry is not None and self._users().passwords.get(entry.user.name) != entry
-        if is_changed or (until_ms is not None and self._clock() >= until_ms):
+        if is_changed or not found.holds() or (until_ms is not None and self._clock() >= until_ms):
             del self._remembered[digest]
             return None
         self._remembered.move_to_end(digest)

@@ -194,6 +194,7 @@ class _Tokens:
         """Return the user of a token with the highest role among its scopes, None for a token that lets nobody in."""
         from pipeline.net.web_tokens import TokenRefusedError
 
+        known = self.keys.keys
         try:
             proof = self.keys.verify(token, self._rules, _wall_clock())
         except TokenRefusedError as error:
@@ -204,7 +205,8 @@ class _Tokens:
         if not roles or not is_name:
             logger.info("http_token_refused", reason="its scopes are none of read, write, admin, or its user no name")
             return None
-        return LoginProof(HttpUser(name=proof.subject, role=max(roles)), until_ms=proof.until_ms)
+        user = HttpUser(name=proof.subject, role=max(roles))
+        return LoginProof(user, until_ms=proof.until_ms, holds=lambda: self.keys.keys is known)
 
 
 def _wall_clock() -> int:

@@ -16,11 +16,19 @@ from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
 from pipeline.net.client_security import ClientSecurity
+from pipeline.net.connection_pool import open_connection_pool
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.describe_acls import AclOperation, AclPermission, AclResourceType
+from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.settings import parse_addresses
 from tests.integration.test_secured_listeners import client, refused, round_trip, running, settings_of
+from tests.support.secured_broker import Ask, allow, create
 from tests.support.token_authority import CLIENT, CLIENT_SECRET, TokenAuthority
 
 LISTENER = "SASL_SSL"
+DEADLINE_S = 60
+IN_FORCE_S = 2.0
+"""A change of rules is in force within a second; the machine may be busy."""
 
 
 @asynccontextmanager
@@ -116,6 +124,31 @@ def our_config(directory: Path, addresses: dict[str, str], **more: str) -> Clien
         security=ClientSecurity.from_settings(security),
         default_api_timeout_ms=5000,
     )
+
+
+async def test_a_denial_stops_the_open_connection_of_a_token(tmp_path: Path) -> None:
+    authority = made_authority()
+    async with listening(tmp_path, authority) as addresses:
+        (address,) = parse_addresses(addresses[LISTENER])
+
+        @asynccontextmanager
+        async def logged_in(user: str) -> AsyncIterator[Ask]:
+            token = authority.token("first", sub=user, aud="kafka", exp=time.time() + 600)
+            config = our_config(tmp_path, addresses, sasl_oauthbearer_token=token)
+            async with open_connection_pool(user, dialer=config.security.dialer()) as pool:
+                yield lambda message: pool.request(address, message, timeout_s=DEADLINE_S)
+
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name="clicks")], allow_auto_topic_creation=False)
+        async with logged_in("loader") as loader, logged_in("alice") as alice:
+            await create(loader, "clicks")
+            await allow(loader, AclResourceType.TOPIC, "*", AclOperation.ALL)
+            assert (await alice(asked)).topics[0].error_code == ErrorCode.NONE
+            await allow(loader, AclResourceType.TOPIC, "*", AclOperation.ALL, permission=AclPermission.DENY)
+            denied_at = trio.current_time()
+            with trio.fail_after(DEADLINE_S):
+                while (await alice(asked)).topics[0].error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    await trio.sleep(0.01)
+            assert trio.current_time() - denied_at < IN_FORCE_S
 
 
 async def test_our_client_takes_tokens_from_a_server_or_a_file(tmp_path: Path) -> None:

@@ -207,6 +207,24 @@ async def test_a_page_of_another_origin_changes_nothing_by_the_certificate_of_a_
         assert (await http.post("/things", headers={"Origin": str(http.base_url).rstrip("/")})).status_code == 200
 
 
+async def test_a_token_does_not_outlive_its_key(files: HttpFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_attempts, "FAILURE_PAUSE_S", 0)
+    monkeypatch.setattr(http_protection, "REFRESH_S", 0.01)
+    authority = TokenAuthority()
+    for key in ("old", "new"):
+        authority.add(key)
+    claims = {"sub": "alice", "aud": "pipeline", "exp": time.time() + 600, "scope": "read"}
+    old, new = ({"Authorization": f"Bearer {authority.token(key, **claims)}"} for key in ("old", "new"))
+    with authority.serving() as url:
+        keys = {"http.oauthbearer.jwks.endpoint.url": f"{url}/keys", "http.oauthbearer.expected.audience": "pipeline"}
+        async with client(files, **keys) as http:
+            for headers in (old, new, old):
+                assert (await http.get("/things", headers=headers)).status_code == 200
+            del authority.keys["old"]
+            await until_status(http, 401, old)
+            assert (await http.get("/things", headers=new)).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [

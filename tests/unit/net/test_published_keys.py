@@ -96,6 +96,21 @@ async def test_known_keys_stay_while_the_document_is_missing_or_bad(
         await eventually(keys, token(made, "second"))
 
 
+async def test_a_token_of_a_key_that_was_withdrawn_counts_no_more(nursery: trio.Nursery) -> None:
+    made = authority("first", "second")
+    old = token(made, "first")
+    with made.serving() as url:
+        keys = PublishedKeys(f"{url}/keys", refresh_s=0.01)
+        await nursery.start(keys.run)
+        assert keys.verify(old, RULES, now_ms()).subject == "alice"
+        del made.keys["first"]
+        with trio.fail_after(60), pytest.raises(UnknownKeyError):
+            while True:
+                keys.verify(old, RULES, now_ms())
+                await trio.sleep(0.01)
+        assert keys.verify(token(made, "second"), RULES, now_ms()).subject == "alice"
+
+
 async def test_a_start_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> None:
     monkeypatch.setattr(published_keys, "READ_S", 0.1)
     (silent,) = await trio.open_tcp_listeners(0, host="127.0.0.1")

@@ -92,6 +92,8 @@ def _suspect(hour: HourCells, edge: Edge, place: int) -> _Suspect:
     status = STATUSES[edge.compared.codes[place]]
     remark = Remark(int(edge.compared.remarks[place]))
     kind = DiscrepancyKind.REORDERED if remark is Remark.REORDERED else _KINDS.get(status)
+    if status is Status.EXTRA and edge.at.stage.tier == "stored":  # files that were read back have offsets twice
+        kind = DiscrepancyKind.DOUBLED
     cell, replica = int(hour.cells[place]), int(hour.replicas[place])
     before, at = edge.before.rows[place], edge.at.rows[place]
     both = bool(before["has_sums"] and at["has_sums"])

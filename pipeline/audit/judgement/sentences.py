@@ -57,6 +57,8 @@ def _what(finding: Finding, remark: Remark) -> str:
             return _explained(finding, remark)
         case Status.QUARANTINED:
             return f"{records} {_is(finding)} in the quarantine of the load"
+        case Status.EXTRA if finding.kind is DiscrepancyKind.DOUBLED:
+            return f"{records} more than were {after}: the files have their offsets twice"
         case Status.EXTRA:
             return f"{records} more than were {after}"
         case Status.RECOMPRESSED if remark is Remark.UNCOMPARED:

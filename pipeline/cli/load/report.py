@@ -1,6 +1,6 @@
 """Reports the counts of commits to the audit."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pipeline.hadoop.iceberg.history import IcebergHistory
     from pipeline.hadoop.load.config import LoadConfig, LoadsConfig
     from pipeline.hadoop.load.many import TopicResult
+    from pipeline.hadoop.upkeep.verification import FileDifference
 
 REPORTED_COMMITS = 10
 """Commits whose counts each run reports to the audit again: an earlier run may have died before its report."""
@@ -156,30 +157,37 @@ def _latencies(commit: "Manifest") -> "Iterator[LatencyCounts]":
 
 
 async def report_stored(
-    config: "LoadConfig", datacenter: str, state: "TableState", damaged: "Collection[str]", *, is_whole: bool
+    config: "LoadConfig", datacenter: str, state: "TableState", differences: "Sequence[FileDifference]"
 ) -> None:
-    """Report what the files of a table hold, of which those of the paths `damaged` are not as they were committed.
-
-    `is_whole`: False if the table differs from its commits in another way. Raises PipelineError.
-    """
+    """Report what the files of a table hold, which differ so from what was committed. Raises PipelineError."""
     from pipeline.hadoop.upkeep.stored_counts import stored_counts
+    from pipeline.hadoop.upkeep.verification import held_otherwise
 
     if state.last is not None:
-        stored = stored_counts(state, damaged, is_whole=is_whole)
+        damaged, doubled = held_otherwise(differences)
+        is_whole = damaged <= state.files.keys()
+        stored = stored_counts(state, damaged, doubled=doubled, is_whole=is_whole)
         held = replace(state, counts=stored.counts, sums=stored.sums)
         await _report_stored(config, datacenter, held, stored.aside)
 
 
 async def report_stored_iceberg(
-    config: "LoadConfig", datacenter: str, history: "IcebergHistory", *, is_whole: bool
+    config: "LoadConfig", datacenter: str, history: "IcebergHistory", differences: "Sequence[FileDifference]"
 ) -> bool:
-    """Report what an Iceberg table holds; False if nobody can tell. Raises PipelineError."""
-    from pipeline.hadoop.upkeep.stored_counts import without_sums
+    """Report what an Iceberg table holds, which differs so from what was committed; False if nobody can tell.
+
+    Raises PipelineError.
+    """
+    from pipeline.hadoop.upkeep.stored_counts import with_doubled, without_sums
+    from pipeline.hadoop.upkeep.verification import held_otherwise
 
     if history.expired:
         return False
     totals, state = history.totals, history.state
-    held = state if is_whole else replace(state, counts=without_sums(state.counts), sums={})
+    damaged, doubled = held_otherwise(differences)
+    counts, touched = with_doubled(state.counts, doubled)
+    sums = {key: value for key, value in state.sums.items() if not damaged and key not in touched}
+    held = replace(state, counts=without_sums(counts) if damaged else counts, sums=sums)
     await _report_stored(config, datacenter, held, totals.aside, since_ms=totals.since_ms)
     return True
 

@@ -134,9 +134,7 @@ def verify_table(
             others, gone = verify_source(table, load, state, starts, progress.advance)
         differences, compared = differences + others, records - gone
         if datacenter is not None:
-            damaged = {item.path for item in differences if item.path in state.files}
-            is_whole = damaged == {item.path for item in differences}
-            trio.run(partial(report_stored, load, datacenter, state, damaged, is_whole=is_whole))
+            trio.run(partial(report_stored, load, datacenter, state, differences))
     document = {"topic": topic, "commit": state.sequence, "files": len(state.files), "records": records}
     document["compared_with_topic"] = compared
     _show_differences(document, differences, against_topic=bootstrap is not None, as_json=json)
@@ -158,7 +156,7 @@ def _verify_iceberg(
             others, compared = verify_table_source(history, load, starts, progress.advance)
         differences += others
         if datacenter is not None:
-            report = partial(report_stored_iceberg, load, datacenter, history, is_whole=not differences)
+            report = partial(report_stored_iceberg, load, datacenter, history, differences)
             if not trio.run(report):
                 output.note(
                     f"nothing was reported to the audit: {history.expired} commits of the table have expired, so "

@@ -4,9 +4,10 @@ Memory holds one file, and the offsets of files whose offsets overlap.
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,12 +32,24 @@ Progress = Callable[[int], object]
 """Called with the number of bytes or records that were compared since the last call."""
 
 
+class DoubledRecords(NamedTuple):
+    """Records of a partition and hour that a table holds once more than they were loaded."""
+
+    partition: int
+    hour_ms: int
+    records: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class FileDifference:
-    """Deviation of a file from its commit. `path` is a file, or a range of offsets."""
+    """Deviation of a file from its commit. `path` is a file, or a range of offsets.
+
+    `doubled`: what the file holds that is in the table already, if that is all that is wrong with the file.
+    """
 
     path: str
     reason: str
+    doubled: tuple[DoubledRecords, ...] = ()
 
 
 @dataclass(slots=True)
@@ -56,10 +69,17 @@ class _SeenOffsets:
             both = np.intersect1d(offsets, others)
             if len(both):
                 reason = f"holds {len(both)} offsets that are in {path} too, the first is {both[0]}"
-                doubled.append(FileDifference(path=file.path, reason=reason))
+                hour = () if file.hour_ms is None else (DoubledRecords(file.partition, file.hour_ms, len(both)),)
+                doubled.append(FileDifference(path=file.path, reason=reason, doubled=hour))
         self.seen.append((file.path, offsets))
         self.end = max(self.end, file.last_offset + 1)
         return doubled
+
+
+def held_otherwise(differences: Sequence[FileDifference]) -> tuple[set[str], list[DoubledRecords]]:
+    """Return the paths of differences that are more than doubled records, and the doubled records of the others."""
+    damaged = {each.path for each in differences if not each.doubled}
+    return damaged, [one for each in differences if each.path not in damaged for one in each.doubled]
 
 
 def verify_files(table: Table, state: TableState, advance: Progress) -> list[FileDifference]:

@@ -13,7 +13,7 @@ from pipeline.cli.load.report import _manifests, committed_counts
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.batches import DeliveredBatch, FailedBatch
 from pipeline.hadoop.upkeep.stored_counts import stored_counts
-from pipeline.hadoop.upkeep.verification import verify_files
+from pipeline.hadoop.upkeep.verification import held_otherwise, verify_files
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader, read_header
 from tests.support.audited.brokers import WINDOW_MS, Clock
@@ -176,9 +176,9 @@ def stored_reports(table: LoadedTable, now_ms: int) -> list[CountReport]:
         return []
     state = commits.state
     differences = verify_files(table.open(), state, lambda _bytes: None)
-    damaged = {item.path for item in differences if item.path in state.files}
-    is_whole = damaged == {item.path for item in differences}
-    stored = stored_counts(state, damaged, is_whole=is_whole)
+    damaged, doubled = held_otherwise(differences)
+    is_whole = damaged <= state.files.keys()
+    stored = stored_counts(state, damaged, doubled=doubled, is_whole=is_whole)
     held = replace(commits, state=replace(state, counts=stored.counts, sums=stored.sums), aside=stored.aside)
     known = replace(committed_counts(held), changed={*stored.counts, *stored.aside})
     return [_report(table, known, Tier.STORED, now_ms)]

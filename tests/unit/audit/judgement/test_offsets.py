@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.audit.events.report import CountReport, SkippedOffsets
 from pipeline.audit.events.tiers import Tier
-from pipeline.audit.judgement.verdicts import AuditedHour, Explanation, OffsetSpan, Status
+from pipeline.audit.judgement.verdicts import AuditedHour, DiscrepancyKind, Explanation, OffsetSpan, Status
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import (
@@ -385,6 +385,11 @@ def test_files_that_were_read_back_are_compared_as_far_as_they_were_read() -> No
     assert hour.status is Status.EXACT
     less = report(Tier.STORED, "hub", HUB, {HOUR: LESS}, end=200, **stored)
     assert found(verdict(*reports, less)) == [("stored", Status.MISSING, 2)]
+    more = Amounts(records=12, columns={"content_sum": 0, "place_sum": 0, "has_sums": False})
+    (finding,) = verdict(*reports, report(Tier.STORED, "hub", HUB, {HOUR: more}, end=200, **stored)).findings
+    assert (str(finding.at), finding.status, finding.records) == ("stored", Status.EXTRA, 2)
+    assert finding.kind is DiscrepancyKind.DOUBLED
+    assert "2 records more than were loaded: the files have their offsets twice" in finding.text
     earlier = report(Tier.STORED, "hub", HUB, {}, end=90, **stored)
     assert verdict(*reports, earlier).status is Status.EXACT
 

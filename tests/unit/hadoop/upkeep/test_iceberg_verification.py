@@ -9,7 +9,8 @@ from pyiceberg.catalog import load_catalog
 from pipeline.hadoop.iceberg.history import read_iceberg_history
 from pipeline.hadoop.iceberg.store import IcebergStore
 from pipeline.hadoop.upkeep.iceberg_verification import verify_table_files
-from tests.support.iceberg_commits import commit_rows
+from pipeline.hadoop.upkeep.verification import DoubledRecords, held_otherwise
+from tests.support.iceberg_commits import FIRST_HOUR_MS, commit_rows
 
 
 @pytest.fixture
@@ -75,6 +76,17 @@ def test_rows_that_are_there_twice_or_too_late_are_named(store: IcebergStore) ->
     late.write_bytes(files(other)[1].read_bytes())
     table(store).add_files([late.as_uri()])
     assert [reason for _, reason in differences(store) if "offset 44, beyond the last that was loaded" in reason]
+
+
+def test_a_doubled_file_says_how_many_records_of_which_hours_are_there_twice(store: IcebergStore) -> None:
+    first, _ = files(store)
+    copy = first.with_name("copy.parquet")
+    copy.write_bytes(first.read_bytes())
+    table(store).add_files([copy.as_uri()])
+    history = read_iceberg_history(store)
+    assert history is not None
+    damaged, doubled = held_otherwise(verify_table_files(history, lambda _: None))
+    assert (damaged, doubled) == (set(), [DoubledRecords(0, FIRST_HOUR_MS, 10)])
 
 
 def test_expired_commits_are_counted(store: IcebergStore) -> None:

@@ -24,7 +24,7 @@ from pipeline.hadoop.load.many import TopicResult
 from pipeline.hadoop.load.release import release
 from pipeline.hadoop.ranges.batch_counts import check_coverage
 from pipeline.hadoop.upkeep.table import open_table
-from pipeline.hadoop.upkeep.verification import verify_files
+from pipeline.hadoop.upkeep.verification import FileDifference, verify_files
 from pipeline.model import TopicPartition
 from pipeline.records.batch import read_header
 from pipeline.records.batch_hashes import content_hash_of, place_hash_of
@@ -157,9 +157,7 @@ async def stored(root: Path, cluster: Cluster) -> dict[str, Any]:
     """Verify the files, report, and return the row of the hour that the audit has then."""
     table, state = open_table(str(root), "t"), table_of(str(root), "t")
     differences = verify_files(table, state, lambda _: None)
-    bad = {each.path for each in differences if each.path in state.files}
-    whole = bad == {each.path for each in differences}
-    await report_stored(loads_of(root, cluster).config_of("t"), "hub", state, bad, is_whole=whole)
+    await report_stored(loads_of(root, cluster).config_of("t"), "hub", state, differences)
     report = (await reports_of(cluster))[-1]
     assert report.counter.tier is Tier.STORED and report.counter.name == f"file://{root}"
     return hours(report)[4, NOON_MS]
@@ -197,7 +195,8 @@ async def test_a_table_that_differs_from_its_commits_otherwise_has_no_sums(tmp_p
     load_all(tmp_path)
     state = table_of(str(tmp_path), "t")
     async with serving_cluster(tmp_path / "brokers") as cluster:
-        await report_stored(loads_of(tmp_path, cluster).config_of("t"), "hub", state, (), is_whole=False)
+        outside = FileDifference(path="partition 4, offsets 0 to 7", reason="are in no commit")
+        await report_stored(loads_of(tmp_path, cluster).config_of("t"), "hub", state, [outside])
         (row,) = hours((await reports_of(cluster))[0]).values()
     assert (row["records"], row["crc_sum"], row["has_sums"]) == (8, 0, False)
 

@@ -19,7 +19,8 @@ from pipeline.audit.ledger.keys import (
 from pipeline.audit.ledger.ledger import Ledger, Series, SeriesKey
 from pipeline.audit.ledger.row_table import Mask
 
-MAX_CELLS_AT_ONCE: Final = 10_000
+MAX_CELLS_AT_ONCE: Final = 4_000
+"""Partitions that are compared at a time: with 10,000 a judgement took 14 MB more for a moment, and no less time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

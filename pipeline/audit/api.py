@@ -44,8 +44,8 @@ from pipeline.audit.reports.status import GridQuestion, status_document
 from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import Clock
-from pipeline.net.http_roles import RoleTable
-from pipeline.net.http_users import Role
+from pipeline.net.http.roles import RoleTable
+from pipeline.net.http.users import Role
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.records.tally import HOUR_MS, window_start
 

@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
-from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
+from pipeline.net.http.security import OPEN_HTTP, HttpSecurity, gathered_http
+from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity, gathered
 from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Address, Addresses, SettingsModel
 

@@ -17,8 +17,8 @@ from pipeline.audit.metrics import AuditMetrics
 from pipeline.audit.page.audit_page import PAGE_ROLES
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.model import Clock, HostPort
-from pipeline.net.http import operations_routes
-from pipeline.net.http_service import HttpService, serve_service
+from pipeline.net.http.server import operations_routes
+from pipeline.net.http.service import HttpService, serve_service
 
 
 async def run_audit(

@@ -29,19 +29,19 @@ from pipeline.coordination.scram_znodes import ScramHash
 from pipeline.errors import AuthenticationError, ConfigurationError
 from pipeline.model import ANONYMOUS, Clock
 from pipeline.net.answers import Handler
-from pipeline.net.client_security import ClientSecurity
 from pipeline.net.dialing import Connect, Dialer
-from pipeline.net.documents import document_path
-from pipeline.net.jaas import Jaas
+from pipeline.net.http.documents import document_path
 from pipeline.net.network import ConnectionListener
-from pipeline.net.principal_rules import find_user
+from pipeline.net.security.client_security import ClientSecurity
+from pipeline.net.security.jaas import Jaas
+from pipeline.net.security.principal_rules import find_user
+from pipeline.net.security.tls import Handshakes
+from pipeline.net.security.tls_context import ReloadingContext, TlsIdentity, TlsPlan, TlsTrust, server_context
 from pipeline.net.server import ServedListener
-from pipeline.net.tls import Handshakes
-from pipeline.net.tls_context import ReloadingContext, TlsIdentity, TlsPlan, TlsTrust, server_context
 from pipeline.net.transport import SocketTransport, Transport
 
 if TYPE_CHECKING:  # brokers without tokens would take the time and memory of them, too
-    from pipeline.net.published_keys import PublishedKeys
+    from pipeline.net.security.published_keys import PublishedKeys
 
 KEPT_USERS = 1000
 """Names of certificates whose users are remembered: a client that comes again costs nothing."""
@@ -92,7 +92,7 @@ def _tls_of_client(security: ListenerSecurity) -> dict[str, object]:
 
 def _published_keys(security: ListenerSecurity, listener: str) -> "PublishedKeys":
     """Return the keys for the tokens of a listener. Raises ConfigurationError."""
-    from pipeline.net.published_keys import PublishedKeys
+    from pipeline.net.security.published_keys import PublishedKeys
 
     if security.jwks_url is None:
         raise ConfigurationError(
@@ -102,7 +102,7 @@ def _published_keys(security: ListenerSecurity, listener: str) -> "PublishedKeys
 
 
 def _token_check(security: ListenerSecurity, keys: "PublishedKeys", clock: Clock) -> VerifyToken:
-    from pipeline.net.web_tokens import TokenRules
+    from pipeline.net.security.web_tokens import TokenRules
 
     rules = TokenRules(
         audiences=security.expected_audience,

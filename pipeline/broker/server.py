@@ -50,11 +50,11 @@ from pipeline.log.directories.identity import find_lock_ids
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.known_producers import KNOWN_PRODUCERS
 from pipeline.model import Clock, HostPort
-from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
-from pipeline.net.http import operations_routes
-from pipeline.net.http_service import HttpService, serve_service
+from pipeline.net.http.server import operations_routes
+from pipeline.net.http.service import HttpService, serve_service
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
 from pipeline.net.nurseries import unwrapped_errors
+from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity
 from pipeline.net.server import Server, ServerConfig
 from pipeline.records.memory import OPENED_BATCHES
 

@@ -132,7 +132,7 @@ def fetch_json(url: str, body: Any = None, *, timeout_s: float | None = None) ->
 
 def _reason_of(error: urllib.error.URLError) -> str:
     if isinstance(error.reason, ssl.SSLError):
-        from pipeline.net.tls import fault_of
+        from pipeline.net.security.tls import fault_of
 
         return fault_of(error.reason)
     return (error.reason.strerror if isinstance(error.reason, OSError) else None) or str(error.reason)

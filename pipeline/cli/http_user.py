@@ -12,7 +12,7 @@ import typer
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.files import read_text
 from pipeline.errors import ConfigurationError
-from pipeline.net.http_users import (
+from pipeline.net.http.users import (
     CERTIFICATE,
     SALT_BYTES,
     SHA256,

@@ -9,7 +9,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
 from pipeline.errors import ConfigurationError
-from pipeline.net.tls import fault_of
+from pipeline.net.security.tls import fault_of
 
 
 class TlsHandler(SequentialThreadingHandler):

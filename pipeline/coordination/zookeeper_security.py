@@ -101,7 +101,7 @@ class ZooKeeperSecurity(SettingsModel):
         """Return a context of TLS, None for connections in clear. Reads files. Raises ConfigurationError."""
         if not self.is_encrypted:
             return None
-        from pipeline.net.tls_context import TlsIdentity, TlsPlan, TlsTrust, client_context
+        from pipeline.net.security.tls_context import TlsIdentity, TlsPlan, TlsTrust, client_context
 
         identity, trust = None, None
         if self.keystore_location is not None:

@@ -12,8 +12,8 @@ from pipeline.coordination.zookeeper_security import OPEN_ZOOKEEPER, ZooKeeperSe
 from pipeline.errors import ConfigurationError
 from pipeline.mirror.selection import is_of_its_cluster, is_plain_name, without_escapes
 from pipeline.mirror.topic_settings import FOLLOWED_SETTINGS, TIMESTAMP_TYPE, check_followed
-from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
-from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
+from pipeline.net.http.security import OPEN_HTTP, HttpSecurity, gathered_http
+from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity, gathered
 from pipeline.provenance import MAX_NAME_LENGTH
 from pipeline.settings import Address, Addresses, SettingsModel
 

@@ -34,7 +34,7 @@ from pipeline.mirror.journals.table import PartitionTable
 from pipeline.mirror.matching import match_within_bound
 from pipeline.mirror.selection import compile_patterns
 from pipeline.mirror.topics.flows import SourceFlows, flows_of
-from pipeline.net.json_body import BodyRefusedError, error_response, read_body
+from pipeline.net.http.json_body import BodyRefusedError, error_response, read_body
 
 CHECK_FILE_S = 5.0
 """Interval between looks at the settings file."""

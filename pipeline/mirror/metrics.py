@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from pipeline.mirror.journals.table import SourcePartition
-from pipeline.net.exposition import with_samples
+from pipeline.net.http.exposition import with_samples
 
 LABELS = ("source", "topic", "partition")
 

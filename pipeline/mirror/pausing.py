@@ -19,7 +19,7 @@ from pipeline.mirror.journals.pause_journal import PauseJournal
 from pipeline.mirror.journals.pauses import Pause, PauseScope
 from pipeline.mirror.journals.table import PartitionTable
 from pipeline.model import TopicPartition
-from pipeline.net.json_body import BodyRefusedError, error_response, read_body
+from pipeline.net.http.json_body import BodyRefusedError, error_response, read_body
 
 MAX_NAMES = 10_000
 

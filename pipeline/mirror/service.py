@@ -27,9 +27,9 @@ from pipeline.mirror.source_mirror import FIRST_ANSWER_TIMEOUT_S, SourceMirror
 from pipeline.mirror.status import MirrorStatus
 from pipeline.mirror.topics.flows import SourceFlows
 from pipeline.model import Clock, HostPort
-from pipeline.net.http_roles import RoleTable
-from pipeline.net.http_service import HttpService, serve_service
-from pipeline.net.http_users import Role
+from pipeline.net.http.roles import RoleTable
+from pipeline.net.http.service import HttpService, serve_service
+from pipeline.net.http.users import Role
 from pipeline.net.nurseries import unwrapped_errors
 
 PLAN_TIMEOUT_S = 5.0

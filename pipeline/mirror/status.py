@@ -24,7 +24,7 @@ from pipeline.mirror.metrics import LABELS, MirrorMetrics, by_partition, labels_
 from pipeline.mirror.source_contact import NOT_REACHED_YET, SourceContact
 from pipeline.mirror.totals import FlowTotals
 from pipeline.model import Clock
-from pipeline.net.http import operations_routes
+from pipeline.net.http.server import operations_routes
 
 NOT_A_NUMBER = float("nan")
 MAX_TROUBLED = 200

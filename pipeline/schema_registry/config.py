@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from pipeline.model import HostPort
-from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
-from pipeline.net.http_login import NO_LOGIN, HttpLogin, gathered_login
-from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
+from pipeline.net.http.login import NO_LOGIN, HttpLogin, gathered_login
+from pipeline.net.http.security import OPEN_HTTP, HttpSecurity, gathered_http
+from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity, gathered
 from pipeline.schema_registry.avro.compatibility import CompatibilityLevel
 from pipeline.settings import Address, Addresses, SettingsModel
 

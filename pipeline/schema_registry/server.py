@@ -17,8 +17,8 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, DeadlineExceededError
 from pipeline.model import Clock, HostPort
-from pipeline.net.http import operations_routes
-from pipeline.net.http_service import HttpService, serve_service
+from pipeline.net.http.server import operations_routes
+from pipeline.net.http.service import HttpService, serve_service
 from pipeline.schema_registry.api.access import SubjectAccess
 from pipeline.schema_registry.api.forwarding import ForwardedWrites, ForwardSettings
 from pipeline.schema_registry.api.roles import REGISTRY_ROLES

@@ -17,7 +17,7 @@ from pipeline.cli.terminal.connect import randomness
 from pipeline.client.admin.topics import list_topics
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig
-from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
+from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity
 from pipeline.processes import free_port
 from pipeline.settings import parse_addresses
 from tests.support.secured_path import RestartableBrokers, Settings, Traffic, restartable_brokers

@@ -10,8 +10,8 @@ import trio
 from pipeline.cli.secured.certificates import Authority, KeyPair
 from pipeline.errors import AuthenticationError
 from pipeline.model import HostPort
-from pipeline.net.client_security import ClientSecurity
 from pipeline.net.connection_pool import open_connection_pool
+from pipeline.net.security.client_security import ClientSecurity
 from pipeline.protocol.messages.metadata import MetadataRequest
 from tests.support.raw_requests import request_bytes
 from tests.support.secured_broker import AUTHORITY, DEADLINE_S, secured_broker

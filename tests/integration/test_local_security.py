@@ -25,9 +25,9 @@ from pipeline.client.producer.batches import DeliveryError
 from pipeline.client.producer.producer import open_producer
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort, TopicPartition
-from pipeline.net.client_security import ClientSecurity
-from pipeline.net.http_security import HttpSecurity
-from pipeline.net.http_users import Role, parse_users, token_entry
+from pipeline.net.http.security import HttpSecurity
+from pipeline.net.http.users import Role, parse_users, token_entry
+from pipeline.net.security.client_security import ClientSecurity
 from pipeline.protocol.errors import KafkaError
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.serving_broker import serving_broker

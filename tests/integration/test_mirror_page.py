@@ -14,7 +14,7 @@ from pipeline.mirror.journals.gaps import GapReason, gap_of, recreation_of
 from pipeline.mirror.journals.pauses import Pause, PauseScope
 from pipeline.mirror.page.status_page import StatusPage
 from pipeline.model import HostPort
-from pipeline.net.http import http_application, serve_http
+from pipeline.net.http.server import http_application, serve_http
 from tests.support.brokers import clock, serving_cluster
 from tests.support.browser import Window, chromium
 from tests.support.mirrors import CLICKS, DEADLINE_S, make, mirroring_of, publish, until, until_copied, until_said

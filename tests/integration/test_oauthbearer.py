@@ -15,8 +15,8 @@ from pipeline.client.admin.topics import list_topics
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import PipelineError
-from pipeline.net.client_security import ClientSecurity
 from pipeline.net.connection_pool import open_connection_pool
+from pipeline.net.security.client_security import ClientSecurity
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_acls import AclOperation, AclPermission, AclResourceType
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

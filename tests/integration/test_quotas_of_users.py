@@ -25,7 +25,7 @@ from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, Produce
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.producer.producer import open_producer
 from pipeline.model import HostPort, TopicPartition
-from pipeline.net.client_security import ClientSecurity
+from pipeline.net.security.client_security import ClientSecurity
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.serving_broker import serving_broker
 

@@ -20,7 +20,7 @@ from pipeline.client.cluster.config import ClientConfig, ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import BrokerId, HostPort, TopicPartition
-from pipeline.net.client_security import ClientSecurity
+from pipeline.net.security.client_security import ClientSecurity
 from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.protocol.messages.produce import ProduceRequest, TopicProduceData

@@ -22,7 +22,7 @@ from pipeline.client.registry.client import SchemaRegistryError, open_schema_reg
 from pipeline.errors import ConfigurationError, DeadlineExceededError
 from pipeline.hadoop.avro.registry_lookup import RegistryLookup
 from pipeline.hadoop.load.config import LoadConfig
-from pipeline.net.http_login import HttpLogin
+from pipeline.net.http.login import HttpLogin
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry

@@ -15,9 +15,9 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
 from pipeline.model import HostPort
-from pipeline.net.http import http_application, serve_http
-from pipeline.net.http_protection import HttpProtection
-from pipeline.net.http_security import HttpSecurity
+from pipeline.net.http.protection import HttpProtection
+from pipeline.net.http.security import HttpSecurity
+from pipeline.net.http.server import http_application, serve_http
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.integration.test_secured_services import SERVICES
 from tests.support.brokers import serving_cluster

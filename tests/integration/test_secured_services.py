@@ -27,7 +27,7 @@ from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.page import status_page
 from pipeline.mirror.service import MIRROR_ROLES, run_mirror
 from pipeline.model import HostPort
-from pipeline.net.http_roles import OPERATIONS_ROLES, RoleTable
+from pipeline.net.http.roles import OPERATIONS_ROLES, RoleTable
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.brokers import clock, serving_cluster
 from tests.support.mirrors import connected_to, mirror_settings

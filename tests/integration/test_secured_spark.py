@@ -23,7 +23,7 @@ from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig, ProducerConfig
 from pipeline.client.producer.producer import open_producer
-from pipeline.net.client_security import ClientSecurity
+from pipeline.net.security.client_security import ClientSecurity
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 
 PASSWORD = "hidden-9f27"

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from pipeline.audit.page.audit_page import audit_page_routes
 from pipeline.model import HostPort
-from pipeline.net.http import http_application, serve_http
+from pipeline.net.http.server import http_application, serve_http
 from tests.support.audit_documents import NOW_MS, flow_document, latency_document, status_document
 
 Answer = Callable[[Request], Awaitable[Response]]

@@ -15,7 +15,7 @@ from pipeline.audit.collecting.judging import Judgements
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.judgement.verdicts import Expectations, Finding
 from pipeline.audit.metrics import AuditMetrics
-from pipeline.net.http import http_application
+from pipeline.net.http.server import http_application
 from tests.support.audited_way import EXPECTED, GRACE_MS, NOW_MS, PENDING_MAX_MS
 
 LIVE, HUB = "east", "hub"

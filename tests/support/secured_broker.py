@@ -10,8 +10,8 @@ from pipeline.broker.requests.context import BrokerContext
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.cli.secured.certificates import Authority
 from pipeline.model import HostPort
-from pipeline.net.client_security import ClientSecurity
 from pipeline.net.connection_pool import open_connection_pool
+from pipeline.net.security.client_security import ClientSecurity
 from pipeline.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pipeline.protocol.messages.describe_acls import AclOperation, AclPatternType, AclPermission, AclResourceType

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cli.secured.certificates import Authority
-from pipeline.net.http_users import Role, password_entry, token_entry
+from pipeline.net.http.users import Role, password_entry, token_entry
 
 PASSWORDS = {"reader": "read it", "writer": "write:it", "admin": "größer"}
 """Passwords of users."""

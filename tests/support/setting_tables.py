@@ -33,8 +33,8 @@ from pipeline.hadoop.load.config import LoadConfig, LoadSelection
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.mirror.config import FlowConfig, MirrorConfig, SourceConfig
 from pipeline.model import MAX_INT64
-from pipeline.net.http_login import HttpLogin
-from pipeline.net.http_security import HttpSecurity
+from pipeline.net.http.login import HttpLogin
+from pipeline.net.http.security import HttpSecurity
 from pipeline.schema_registry.config import RegistryConfig, SubjectRights
 from pipeline.settings import MAX_INT32, SettingsModel
 

@@ -23,7 +23,7 @@ from pipeline.mirror.source_contact import SourceContact
 from pipeline.mirror.status import MirrorStatus
 from pipeline.mirror.topics.flows import flows_of
 from pipeline.model import HostPort, TopicPartition
-from pipeline.net.http import http_application, serve_http
+from pipeline.net.http.server import http_application, serve_http
 from tests.support.brokers import clock
 from tests.support.mirrors import NOBODY
 

@@ -22,10 +22,10 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import Clock, HostPort
-from pipeline.net.http import operations_routes
-from pipeline.net.http_roles import RoleTable
-from pipeline.net.http_service import HttpService, serve_service
-from pipeline.net.http_users import Role
+from pipeline.net.http.roles import RoleTable
+from pipeline.net.http.server import operations_routes
+from pipeline.net.http.service import HttpService, serve_service
+from pipeline.net.http.users import Role
 from pipeline.net.nurseries import unwrapped_errors
 
 READER_ROLES: RoleTable = {("GET", "/v1/status"): Role.READ}

@@ -27,8 +27,8 @@ import trio
 from pipeline.broker.contract.verdicts import CompileSchema, ContractVerdict, RefusalReason, SchemaKey, SchemaQuestion
 from pipeline.broker.settings.contract import subject_space
 from pipeline.errors import PipelineError
-from pipeline.net.bounded_answers import bounded_answer, bounded_http_client
-from pipeline.net.http_login import NO_LOGIN, HttpLogin
+from pipeline.net.http.bounded_answers import bounded_answer, bounded_http_client
+from pipeline.net.http.login import NO_LOGIN, HttpLogin
 from pipeline.protocol.errors import shortened
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"

@@ -19,7 +19,7 @@ from pipeline.broker.replication.isr_writer import IsrWriter
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.requests.context import BrokerContext
 from pipeline.model import TopicPartition
-from pipeline.net.exposition import with_samples
+from pipeline.net.http.exposition import with_samples
 from pipeline.net.server import ServerStatistics
 
 TOPIC = ("topic",)

@@ -17,7 +17,7 @@ from pipeline.broker.groups.service import GroupService
 from pipeline.broker.replication.partition import Partition
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, Clock, Offset, TopicPartition
-from pipeline.net.exposition import with_samples
+from pipeline.net.http.exposition import with_samples
 
 _STATES = "kafka_coordinator_group_groupmetadatamanager_numgroups"
 _GROUPS = "kafka_consumergroup"

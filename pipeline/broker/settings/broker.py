@@ -22,8 +22,8 @@ from pipeline.coordination.zookeeper_security import OPEN_ZOOKEEPER, ZooKeeperSe
 from pipeline.errors import ConfigurationError
 from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS
 from pipeline.model import MAX_INT64, BrokerId, HostPort
-from pipeline.net.http_login import NO_LOGIN, HttpLogin, gathered_login
-from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
+from pipeline.net.http.login import NO_LOGIN, HttpLogin, gathered_login
+from pipeline.net.http.security import OPEN_HTTP, HttpSecurity, gathered_http
 from pipeline.records.memory import DEFAULT_CAPACITY_BYTES
 from pipeline.settings import MAX_INT16, MAX_INT32, Address, SettingsModel, parsed_by
 

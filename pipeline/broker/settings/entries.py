@@ -21,7 +21,7 @@ from pipeline.broker.settings.topic import BROKER_DEFAULTS, TopicSettings, reada
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
 from pipeline.credentials import holds_secret
-from pipeline.net.principal_rules import PrincipalRule
+from pipeline.net.security.principal_rules import PrincipalRule
 from pipeline.protocol.messages.describe_configs import (
     ConfigSource,
     ConfigType,

@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from pipeline.credentials import Secret
-from pipeline.net.documents import checked_url
-from pipeline.net.jaas import Jaas, parse_jaas
-from pipeline.net.principal_rules import PrincipalRule, parse_rules
-from pipeline.net.tls_context import TlsTrust
+from pipeline.net.http.documents import checked_url
+from pipeline.net.security.jaas import Jaas, parse_jaas
+from pipeline.net.security.principal_rules import PrincipalRule, parse_rules
+from pipeline.net.security.tls_context import TlsTrust
 from pipeline.settings import MAX_INT32, SettingsModel, parsed_by
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")

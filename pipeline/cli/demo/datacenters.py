@@ -15,8 +15,8 @@ from pipeline.cli.secured.roles import APPLICATION_USER
 from pipeline.cli.terminal.connect import randomness
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.coordination.embedded import ZooKeeperProcess
-from pipeline.net.client_security import ClientSecurity
 from pipeline.net.nurseries import unwrapped_errors
+from pipeline.net.security.client_security import ClientSecurity
 from pipeline.processes import free_port
 from pipeline.settings import parse_addresses
 

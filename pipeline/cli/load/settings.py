@@ -13,9 +13,9 @@ from pipeline.cli.terminal.settings import Settings, flatten, parse_assignments,
 from pipeline.credentials import holds_secret, names_place
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.iceberg.catalog_secrets import shows_secret
-from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
-from pipeline.net.http_login import NO_LOGIN, HttpLogin
-from pipeline.net.http_security import HttpSecurity
+from pipeline.net.http.login import NO_LOGIN, HttpLogin
+from pipeline.net.http.security import HttpSecurity
+from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity
 
 if TYPE_CHECKING:
     from pipeline.hadoop.load.config import LoadsConfig

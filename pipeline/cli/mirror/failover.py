@@ -15,7 +15,7 @@ from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, addresses,
 from pipeline.cli.terminal.settings import read_settings
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import HostPort, TopicPartition
-from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
+from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity
 from pipeline.promotion import Promotion
 
 if TYPE_CHECKING:

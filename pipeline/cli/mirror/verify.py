@@ -14,8 +14,8 @@ from pipeline.cli.terminal.settings import read_settings
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.model import HostPort
-from pipeline.net.client_security import ClientSecurity
 from pipeline.net.nurseries import unwrapped_errors
+from pipeline.net.security.client_security import ClientSecurity
 
 if TYPE_CHECKING:
     from pipeline.client.cluster.cluster import Cluster

@@ -26,8 +26,8 @@ from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
 from pipeline.credentials import Secret, resolved
 from pipeline.errors import ConfigurationError
-from pipeline.net.http_users import SALT_BYTES as HTTP_SALT_BYTES
-from pipeline.net.http_users import Role, password_entry
+from pipeline.net.http.users import SALT_BYTES as HTTP_SALT_BYTES
+from pipeline.net.http.users import Role, password_entry
 
 HOSTS = ("127.0.0.1", "localhost", "::1")
 RENEWED_BEFORE = timedelta(days=30)

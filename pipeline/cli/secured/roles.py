@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from pipeline.client.admin.acl_values import Acl
 from pipeline.coordination.acl_znodes import AclPattern, AclRule
-from pipeline.net.http_users import Role
+from pipeline.net.http.users import Role
 from pipeline.protocol.messages.describe_acls import AclOperation, AclPatternType, AclPermission, AclResourceType
 
 BROKER_USER = "broker"

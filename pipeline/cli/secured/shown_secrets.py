@@ -8,9 +8,9 @@ from pipeline.broker.settings.security import ListenerSecurity
 from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
 from pipeline.credentials import holds_secret
 from pipeline.errors import ConfigurationError
-from pipeline.net.http_login import HttpLogin
-from pipeline.net.http_security import HttpSecurity
-from pipeline.net.jaas import parse_jaas
+from pipeline.net.http.login import HttpLogin
+from pipeline.net.http.security import HttpSecurity
+from pipeline.net.security.jaas import parse_jaas
 from pipeline.settings import SettingsModel
 
 _MODELS: Sequence[tuple[str, type[SettingsModel]]] = (

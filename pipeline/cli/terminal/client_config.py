@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.cli.terminal.profiles import current_profile
 from pipeline.cli.terminal.settings import read_settings
 from pipeline.errors import ConfigurationError
-from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
-from pipeline.net.http_login import NO_LOGIN, TRUSTSTORE, HttpLogin
+from pipeline.net.http.login import NO_LOGIN, TRUSTSTORE, HttpLogin
+from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity
 
 if TYPE_CHECKING:
     from pipeline.coordination.zookeeper_security import ZooKeeperSecurity

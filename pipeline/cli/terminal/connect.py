@@ -21,7 +21,7 @@ from pipeline.client.cluster.discovery import from_zookeeper
 from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.errors import ConfigurationError, NetworkError, NoNodeError
 from pipeline.model import HostPort, TopicPartition
-from pipeline.net.client_security import OPEN_SECURITY
+from pipeline.net.security.client_security import OPEN_SECURITY
 from pipeline.settings import parse_addresses
 
 Bootstrap = Annotated[

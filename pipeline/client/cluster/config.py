@@ -11,7 +11,7 @@ from typing import Annotated, get_type_hints
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
-from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
+from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity
 from pipeline.protocol.messages.produce import ACKS_ALL
 from pipeline.protocol.primitives import MAX_STRING_BYTES
 from pipeline.records.builder import Header, encode_headers

@@ -22,7 +22,7 @@ from pipeline.client.registry.answers import (
 )
 from pipeline.client.registry.client import SchemaRegistryError, open_schema_registry
 from pipeline.errors import PipelineError
-from pipeline.net.http_login import NO_LOGIN, HttpLogin
+from pipeline.net.http.login import NO_LOGIN, HttpLogin
 from pipeline.net.nurseries import unwrapped_errors
 
 CONTENT: Final = ("schemaType", "references", "metadata", "ruleSet", "schema")

@@ -28,8 +28,8 @@ from pipeline.client.registry.schemas import (
 )
 from pipeline.client.registry.shared_calls import SharedCalls
 from pipeline.errors import ConfigurationError, DeadlineExceededError, PipelineError
-from pipeline.net.bounded_answers import bounded_answer, bounded_http_client
-from pipeline.net.http_login import NO_LOGIN, HttpLogin
+from pipeline.net.http.bounded_answers import bounded_answer, bounded_http_client
+from pipeline.net.http.login import NO_LOGIN, HttpLogin
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 CACHE_CAPACITY = 1000

@@ -8,7 +8,7 @@ from pipeline.client.registry.client import SCHEMA_NOT_FOUND, SchemaRegistryErro
 from pipeline.client.registry.errors import SerializationError
 from pipeline.client.registry.references import complete_text
 from pipeline.hadoop.avro.avro_schema import SchemaError
-from pipeline.net.http_login import NO_LOGIN, HttpLogin
+from pipeline.net.http.login import NO_LOGIN, HttpLogin
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 from pipeline.client.cluster.config import IsolationLevel
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.commit.layout import PathFormat
-from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity, gathered
-from pipeline.net.http_login import NO_LOGIN, HttpLogin, gathered_login
-from pipeline.net.http_security import OPEN_HTTP, HttpSecurity, gathered_http
+from pipeline.net.http.login import NO_LOGIN, HttpLogin, gathered_login
+from pipeline.net.http.security import OPEN_HTTP, HttpSecurity, gathered_http
+from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity, gathered
 from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Addresses, SettingsModel

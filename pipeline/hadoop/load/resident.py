@@ -14,9 +14,9 @@ from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.hadoop.load.many import TopicResult
 from pipeline.model import Clock, HostPort
-from pipeline.net.http import operations_routes
-from pipeline.net.http_security import OPEN_HTTP, HttpSecurity
-from pipeline.net.http_service import HttpService, serve_service
+from pipeline.net.http.security import OPEN_HTTP, HttpSecurity
+from pipeline.net.http.server import operations_routes
+from pipeline.net.http.service import HttpService, serve_service
 
 logger = get_logger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Final
 
 from pipeline.credentials import holds_secret, names_place
 from pipeline.errors import ConfigurationError
-from pipeline.net.client_security import ALIASES, OPEN_SECURITY, ClientSecurity
-from pipeline.net.http_login import TRUSTSTORE, HttpLogin
-from pipeline.net.jaas import parse_jaas
-from pipeline.net.java_client_settings import JAAS, JAVA_NAMES, from_java
+from pipeline.net.http.login import TRUSTSTORE, HttpLogin
+from pipeline.net.security.client_security import ALIASES, OPEN_SECURITY, ClientSecurity
+from pipeline.net.security.jaas import parse_jaas
+from pipeline.net.security.java_client_settings import JAAS, JAVA_NAMES, from_java
 
 PREFIX: Final = "kafka."
 SECURITY_KEYS: Final = (

@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 from pipeline.client.registry.client import SchemaRegistryError, open_schema_registry
 from pipeline.client.registry.references import complete_text
 from pipeline.errors import ConfigurationError
-from pipeline.net.http_login import NO_LOGIN, HttpLogin
+from pipeline.net.http.login import NO_LOGIN, HttpLogin
 
 _FRAME: Final = struct.Struct(">bi")
 _INTS: Final = (ByteType, ShortType, IntegerType)

@@ -24,7 +24,7 @@ from pipeline.hadoop.ranges.spark_security import (
     security_of,
 )
 from pipeline.hadoop.sink.avro_values import AvroOptions
-from pipeline.net.client_security import ClientSecurity
+from pipeline.net.security.client_security import ClientSecurity
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses
 

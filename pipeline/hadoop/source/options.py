@@ -20,7 +20,7 @@ from pipeline.hadoop.ranges.spark_security import (
     registry_login_of,
     security_of,
 )
-from pipeline.net.http_login import NO_LOGIN, HttpLogin
+from pipeline.net.http.login import NO_LOGIN, HttpLogin
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 from pipeline.settings import parse_addresses

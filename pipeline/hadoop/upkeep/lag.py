@@ -12,7 +12,7 @@ from pipeline.hadoop.commit.table_state import TableState
 from pipeline.hadoop.files.filesystem import open_filesystem
 from pipeline.hadoop.ranges.cluster_offsets import TopicState, topic_states
 from pipeline.model import HostPort
-from pipeline.net.client_security import OPEN_SECURITY, ClientSecurity
+from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pipeline.errors import PipelineError
 from pipeline.mirror.copying.copies import PartitionCopy, SourceCopies
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.model import Clock
-from pipeline.net.json_body import BodyRefusedError, error_response, read_body
+from pipeline.net.http.json_body import BodyRefusedError, error_response, read_body
 
 MAX_NAMES = 10_000
 

@@ -17,8 +17,8 @@ from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.page.lag_history import LagHistory, Period
 from pipeline.mirror.status import MirrorStatus
 from pipeline.model import Clock
-from pipeline.net.http_roles import RoleTable
-from pipeline.net.http_users import Role
+from pipeline.net.http.roles import RoleTable
+from pipeline.net.http.users import Role
 
 FILES = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css")} | {
     f"/{name}": (name, "text/javascript") for name in ("page.js", "chart.js", "text.js")

@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from starlette.requests import Request
 
-from pipeline.net.http_roles import http_user_of
-from pipeline.net.http_users import HttpUser, Role
+from pipeline.net.http.roles import http_user_of
+from pipeline.net.http.users import HttpUser, Role
 from pipeline.schema_registry.config import SubjectRights
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.state.contexts import split_subject

@@ -30,9 +30,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.diagnostics import get_logger
-from pipeline.net.bounded_answers import tls_fault
-from pipeline.net.http_authentication import DENIED, REALM
-from pipeline.net.http_roles import http_user_of, refused_answer
+from pipeline.net.http.authentication import DENIED, REALM
+from pipeline.net.http.bounded_answers import tls_fault
+from pipeline.net.http.roles import http_user_of, refused_answer
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.writing.journal import JournalLostError

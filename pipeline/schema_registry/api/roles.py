@@ -6,8 +6,8 @@ subject; ADMIN deletes, and sets modes and what holds for all subjects.
 
 from typing import Final
 
-from pipeline.net.http_roles import RoleTable
-from pipeline.net.http_users import Role
+from pipeline.net.http.roles import RoleTable
+from pipeline.net.http.users import Role
 
 _VERSIONS: Final = "/subjects/{subject}/versions"
 _CHECKS: Final = "/compatibility/subjects/{subject}/versions"

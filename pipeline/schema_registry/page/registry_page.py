@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
-from pipeline.net.http_roles import RoleTable
-from pipeline.net.http_users import Role
+from pipeline.net.http.roles import RoleTable
+from pipeline.net.http.users import Role
 
 PAGE_PATH: Final = "/ui/"
 FILES: Final = {f"{PAGE_PATH}page.css": ("page.css", "text/css")} | {

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from pipeline.cli.main import app
 from pipeline.errors import ConfigurationError
-from pipeline.net.http_protection import read_users
-from pipeline.net.http_users import Role, parse_users
+from pipeline.net.http.protection import read_users
+from pipeline.net.http.users import Role, parse_users
 
 
 def run(*arguments: str, password: str | None = None, **more: Any) -> Any:

@@ -16,7 +16,7 @@ from pipeline.mirror.journals.pauses import Pause, PauseRecordError, Pauses, Pau
 from pipeline.mirror.pausing import NothingMeantError, PauseRequest
 from pipeline.mirror.service import MirrorService
 from pipeline.model import HostPort, TopicPartition
-from pipeline.net.http import http_application, serve_http
+from pipeline.net.http.server import http_application, serve_http
 from tests.support.mirrors import (
     CLICKS,
     DEADLINE_S,

@@ -24,7 +24,7 @@ from pipeline.mirror.copying.locator import Locator
 from pipeline.mirror.live_settings import OutdatedPlanError
 from pipeline.mirror.service import MirrorService, run_mirror
 from pipeline.model import HostPort, TopicPartition
-from pipeline.net.http import http_application, serve_http
+from pipeline.net.http.server import http_application, serve_http
 from tests.support.brokers import clock
 from tests.support.mirrors import (
     CLICKS,

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort
-from pipeline.net.http import http_application, serve_http
+from pipeline.net.http.server import http_application, serve_http
 from pipeline.schema_registry.writing.journal import JournalLostError, JournalPage, Record
 from pipeline.schema_registry.writing.writers import Stamp, WriterClaim, encode_claim
 from pipeline.testing.memory_journal import MemoryJournal

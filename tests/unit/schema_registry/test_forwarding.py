@@ -12,7 +12,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.cli.secured.certificates import Authority
-from pipeline.net.http_users import Role, certificate_entry
+from pipeline.net.http.users import Role, certificate_entry
 from pipeline.schema_registry.writing.journal import JournalPage, Record
 from pipeline.schema_registry.writing.writers import decode_claim
 from pipeline.testing.memory_journal import MemoryJournal

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from pipeline.audit.page.audit_page import FILES, SCRIPTS, audit_page_routes
-from pipeline.net.http import http_application
+from pipeline.net.http.server import http_application
 
 STATIC = Path(__file__).parents[4] / "pipeline" / "audit" / "page" / "static"
 

@@ -16,7 +16,7 @@ from pipeline.broker.contract.registry import open_questions
 from pipeline.broker.contract.verdicts import ContractVerdict, Patience, RefusalReason, SchemaQuestion, VerdictCache
 from pipeline.broker.settings.contract import SubjectRule
 from pipeline.hadoop.avro.datum_walk import compile_datums
-from pipeline.net.bounded_answers import MAX_REDIRECTS
+from pipeline.net.http.bounded_answers import MAX_REDIRECTS
 from pipeline.protocol.errors import MAX_DETAIL, ErrorCode, KafkaError
 
 TIMEOUT_S = 60.0

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipeline.broker.security.sasl.mechanism import Proof, SaslRefusedError
 from pipeline.broker.security.sasl.oauthbearer import INVALID_TOKEN, MALFORMED, OAuthBearerMechanism
-from pipeline.net.web_tokens import TokenRefusedError
+from pipeline.net.security.web_tokens import TokenRefusedError
 
 END_MS = 1_700_000_000_000
 

@@ -15,7 +15,7 @@ from pipeline.broker.security.sasl.scram import ScramExchange
 from pipeline.coordination.scram_znodes import ScramCredential, ScramHash, salted_password
 from pipeline.credentials import Secret
 from pipeline.errors import AuthenticationError
-from pipeline.net.sasl_client import MAX_ITERATIONS, SaslLogin
+from pipeline.net.security.sasl_client import MAX_ITERATIONS, SaslLogin
 
 PASSWORD = "pencil"
 SALT = b"salt of 15 byte"

@@ -23,9 +23,9 @@ from pipeline.cli.audit.watch import letters_of, status_table
 from pipeline.cli.main import app
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
-from pipeline.net.http import serve_http
-from pipeline.net.http_security import HttpSecurity
-from pipeline.net.http_service import HttpService, serve_service
+from pipeline.net.http.security import HttpSecurity
+from pipeline.net.http.server import serve_http
+from pipeline.net.http.service import HttpService, serve_service
 from pipeline.records.tally import HOUR_MS
 from tests.support.audit_site import AuditSite
 from tests.support.audited_way import GRACE_MS, HOUR, NOW_MS, Amounts, WholeWay, signs

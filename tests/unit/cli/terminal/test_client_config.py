@@ -12,7 +12,7 @@ from pipeline.cli.terminal.client_config import (
 )
 from pipeline.errors import ConfigurationError
 from pipeline.model import SecurityProtocol
-from pipeline.net.client_security import OPEN_SECURITY
+from pipeline.net.security.client_security import OPEN_SECURITY
 
 PROPERTIES = """
 # a comment

@@ -16,8 +16,8 @@ from pipeline.hadoop.sink.options import SinkOptions
 from pipeline.hadoop.source.options import SourceOptions
 from pipeline.hadoop.source.values import find_schema
 from pipeline.model import SecurityProtocol
-from pipeline.net.client_security import OPEN_SECURITY
-from pipeline.net.http_login import HttpLogin
+from pipeline.net.http.login import HttpLogin
+from pipeline.net.security.client_security import OPEN_SECURITY
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry
 from tests.support.secured_http import PASSWORDS, http_files

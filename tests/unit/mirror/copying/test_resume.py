@@ -28,8 +28,8 @@ from pipeline.mirror.journals.table import Assignment, SourcePartition
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.topics.flows import SourceFlows
 from pipeline.model import HostPort, TopicPartition
-from pipeline.net.http import http_application, serve_http
-from pipeline.net.json_body import MAX_BODY_BYTES
+from pipeline.net.http.json_body import MAX_BODY_BYTES
+from pipeline.net.http.server import http_application, serve_http
 from tests.support.brokers import clock
 from tests.support.mirrors import CLICKS, DEADLINE_S, Site, make, mirror_settings, publish, until_copied, until_said
 
@@ -138,7 +138,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_request_fills_no_log(
         for _ in range(3):  # the server has seen the others leave before it answers
             assert (await client.post(f"{url}/v1/resume", json={})).status_code == 400
             await trio.sleep(0.05)
-    assert [record for record in caplog.records if record.name == "pipeline.net.http"] == []
+    assert [record for record in caplog.records if record.name == "pipeline.net.http.server"] == []
 
 
 async def test_requests_that_a_page_of_another_origin_can_send_are_refused(site: Site) -> None:

@@ -1,0 +1,1 @@
+"""TLS, SASL and tokens: how connections are protected, and by which settings."""

@@ -158,6 +158,10 @@ class LocalCluster:
         """Return the file of client settings of a user, if the cluster is `secure`: `admin`, `app`, `load`, ..."""
         return Path(self._address("security")["client_config"][user])
 
+    def librdkafka_config(self, user: str = "app") -> Path:
+        """Return the file of the same settings for programs of librdkafka."""
+        return Path(self._address("security")["librdkafka_config"][user])
+
     @property
     def pids(self) -> dict[str, int]:
         """Process ids by name, of now."""

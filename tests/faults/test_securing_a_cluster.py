@@ -106,9 +106,7 @@ async def command(*arguments: str, env: dict[str, str] | None = None) -> str:
 
 
 def properties(path: Path) -> dict[str, str]:
-    """Settings of brokers' clients: librdkafka does not know those of HTTP servers."""
-    lines = (line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
-    return {key: value for key, value in lines if not key.startswith("basic.auth.")}
+    return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
 
 
 def refusal(settings: dict[str, Any]) -> KafkaError | None:
@@ -133,12 +131,12 @@ async def test_an_open_cluster_is_secured_without_downtime(tmp_path: Path, as_pr
                 starting.start_soon(brokers.start, number, site.settings(number, 0))
         await command("topic", "create", TOPIC, "--partitions", "3", "-b", site.opened)
         before = Traffic({"bootstrap.servers": site.opened}, TOPIC, "before")
-        of_app = {"bootstrap.servers": site.secured, **properties(site.security.client_file("app"))}
+        of_app = {"bootstrap.servers": site.secured, **properties(site.security.librdkafka_file("app"))}
         after = Traffic(of_app, TOPIC, "after")
         async with before.running():
             await site.roll(1)
             for user in ("broker", "admin", "app"):
-                password = properties(site.security.client_file(user))["sasl.password"]
+                password = properties(site.security.librdkafka_file(user))["sasl.password"]
                 arguments = ("user", "create", user, "--password-env", "NEW_PASSWORD", "-b", site.opened)
                 await command(*arguments, env={"NEW_PASSWORD": password})
             await site.roll(2)

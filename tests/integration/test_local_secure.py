@@ -40,9 +40,7 @@ def run(cluster: LocalCluster, user: str, *arguments: str, given: str = "", code
 
 
 def properties(path: Path) -> dict[str, str]:
-    """Settings of brokers' clients: librdkafka does not know those of HTTP servers."""
-    lines = (line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
-    return {key: value for key, value in lines if not key.startswith("basic.auth.")}
+    return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
 
 
 def asked(cluster: LocalCluster, user: str | None, *arguments: str, codes: Sequence[int] = (0,)) -> str:
@@ -85,7 +83,7 @@ def test_a_user_is_created_and_may_do_what_acls_allow(cluster: LocalCluster, tmp
     run(cluster, "admin", "user", "create", "alice", "--password-file", str(password))
     run(cluster, "admin", "topic", "create", "orders")
     own = tmp_path / "alice.properties"
-    app = properties(cluster.client_config("app"))
+    app = properties(cluster.librdkafka_config("app"))
     own.write_text("".join(f"{key}={value}\n" for key, value in
                            {**app, "sasl.username": "alice", "sasl.password": "correct horse"}.items()))  # fmt: skip
     producer = Producer({"bootstrap.servers": cluster.bootstrap, **properties(own), "log_level": 0})

@@ -8,7 +8,7 @@ starts, as no broker could authenticate whoever created them. A user that exists
 import base64
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -53,8 +53,12 @@ class LocalSecurity:
         return self.directory / "ca.pem"
 
     def client_file(self, user: str) -> Path:
-        """Return the file of client settings of a user, with its password."""
+        """Return the file of client settings of a user, with its password, for the commands."""
         return self.directory / "clients" / f"{user}.properties"
+
+    def librdkafka_file(self, user: str) -> Path:
+        """Return the file of the same settings but for HTTP servers: librdkafka refuses those that it does not know."""
+        return self.directory / "clients" / f"{user}-librdkafka.properties"
 
     @property
     def http_users_file(self) -> Path:
@@ -77,11 +81,12 @@ class LocalSecurity:
                     password = self._password(user)
                 else:
                     password = base64.urlsafe_b64encode(rng.randbytes(PASSWORD_BYTES)).decode()
-                settings = self._client_settings(user, password) | {"basic.auth.user.info": f"{user}:{password}"}
+                settings = self._client_settings(user, password)
+                _write_settings(self.librdkafka_file(user), user, settings)
+                settings["basic.auth.user.info"] = f"{user}:{password}"
                 if user == BROKER_USER:  # for commands with --zookeeper
                     settings |= self._zookeeper_login(password)
-                lines = [f"{key}={value}" for key, value in settings.items()]
-                _write_privately(self.client_file(user), "\n".join([f"# Client settings of the user {user}", *lines]))
+                _write_settings(self.client_file(user), user, settings)
             self._add_http_users(rng)
         except (OSError, ValueError) as error:
             raise ConfigurationError("--secure", f"{self.directory} cannot be used: {error}") from error
@@ -130,10 +135,11 @@ class LocalSecurity:
 
     def told(self) -> dict[str, object]:
         """Return where the files are, for the user of the command."""
-        clients = {user: str(self.client_file(user)) for user in LOCAL_USERS if user != BROKER_USER}
+        users = [user for user in LOCAL_USERS if user != BROKER_USER]
         return {
             "ca": str(self.authority_file),
-            "client_config": clients,
+            "client_config": {user: str(self.client_file(user)) for user in users},
+            "librdkafka_config": {user: str(self.librdkafka_file(user)) for user in users},
             "http_users": str(self.http_users_file),
         }
 
@@ -212,6 +218,11 @@ class LocalSecurity:
                 return
         pair = authority.issue(name, HOSTS)
         _write_privately(path, pair.key + pair.certificate)
+
+
+def _write_settings(path: Path, user: str, settings: Mapping[str, str]) -> None:
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    _write_privately(path, "\n".join([f"# Client settings of the user {user}", *lines]))
 
 
 def _write_privately(path: Path, text: str) -> None:

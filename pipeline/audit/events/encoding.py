@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 import numpy as np
+from pydantic_core import from_json
 
 from pipeline.audit.events.report import (
     POSITION,
@@ -92,7 +93,7 @@ def encode_count_report(report: CountReport) -> bytes:
 def decode_count_report(value: bytes) -> CountReport:
     """Return the report in a record's value. Unknown fields are ignored. Raises AuditMessageError."""
     try:
-        document = json.loads(value)
+        document = parsed_json(value)
         if document["version"] != VERSION:
             raise AuditMessageError(f"monitoring event of version {str(document['version'])[:20]}; expected {VERSION}")
         topics = tuple(ReportedTopic(str(name), str(topic_id)) for name, topic_id in document.get("topics", ()))
@@ -120,6 +121,14 @@ def decode_count_report(value: bytes) -> CountReport:
         raise AuditMessageError(f"not a monitoring event: {type(error).__name__}: {error}"[:MAX_REASON]) from error
     _check(report)
     return report
+
+
+def parsed_json(value: bytes) -> Any:
+    """Return what JSON says. Raises ValueError, RecursionError."""
+    try:
+        return from_json(value)  # in half the time
+    except ValueError:
+        return json.loads(value)  # takes more, such as halves of surrogate pairs in names
 
 
 def _columns(table: Rows) -> dict[str, Any]:

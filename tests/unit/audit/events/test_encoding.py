@@ -13,6 +13,7 @@ from pipeline.audit.events.encoding import (
     AuditMessageError,
     decode_count_report,
     encode_count_report,
+    parsed_json,
     portions,
 )
 from pipeline.audit.events.report import (
@@ -149,3 +150,19 @@ def test_a_refusal_does_not_quote_a_whole_record(value: bytes) -> None:
 def test_any_bytes_are_read_or_refused(value: bytes) -> None:
     with pytest.raises(AuditMessageError):
         decode_count_report(value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON, st.booleans())
+def test_json_means_what_it_means_to_the_standard_library(value: object, ascii_alone: bool) -> None:
+    """Also numbers of any size, NaN and Infinity, and halves of surrogate pairs."""
+    text = json.dumps(value, ensure_ascii=ascii_alone).encode(errors="surrogatepass")
+    assert repr(parsed_json(text)) == repr(json.loads(text))
+    repeated = b'{"a": 1, "a": ' + text + b"}"
+    assert repr(parsed_json(repeated)) == repr(json.loads(repeated))

@@ -9,7 +9,8 @@ B. A checkpoint is written only after its counts were published. So a broker kil
    the log itself, what it had counted since, and publishes it again; by the revisions of rows this changes no sum.
 C. Each replica of a partition counts for itself and reports all that it counted, so no count is lost with a broker: the
    leader reports at once, followers seldom. A leader first claims its epoch, and reports all rows again in the same
-   record: the claim may void any of them, since each says how far its replica had counted in all.
+   record: the claim may void any of them, since each says how far its replica had counted in all. So it does with the
+   claim of an earlier epoch that it counts into later: that epoch's leader may have died before it reported.
 D. Counting that cannot go on from a checkpoint begins at the start of the log. A checkpoint without counts is written
    before that, so that the old one is not taken up when the log has grown again. (A power failure between publishing
    and the checkpoint may remove records that stay reported.)
@@ -287,7 +288,7 @@ class BrokerCounter:
     def _is_due(self, replica: CountedReplica) -> bool:
         """True if a replica has something to report now. A new leader claims its epoch (invariant C)."""
         replica.silent_rounds += 1
-        if replica.claim_leadership():
+        if replica.claim_leadership() or replica.claims_for_others():
             self._sums.rows.mark_partition(replica.number)
             return True
         has_left = replica.reported is not None and replica.reported.is_leader and not replica.partition.is_leader

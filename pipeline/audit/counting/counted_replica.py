@@ -244,6 +244,10 @@ class CountedReplica:
         )
         return True
 
+    def claims_for_others(self) -> bool:
+        """Return True if the replica leads, and claims epochs of leaders that ended, perhaps without a report."""
+        return self.partition.is_leader and any(each.leader_epoch != self.claimed_epoch for each in self.claims)
+
 
 def _headers_of(fields: Sequence[int]) -> list[BatchHeader]:
     """Return headers, given as the fields of one after the other."""

@@ -139,6 +139,25 @@ def test_an_unclean_election_takes_back_what_was_told_beyond_it(checkpoints: Par
     assert told(*before, *after, *first.take_reports()) == log.expected()
 
 
+def test_a_leader_that_died_without_a_report_is_claimed_for_with_all_rows(checkpoints: PartitionCheckpoints) -> None:
+    """The election of the dead leader was unclean; its follower leads before it knows the first commit of that epoch."""
+    leader, first = Log(), counter(checkpoints)
+    load(first, leader)
+    first.appended(CLICKS, leader.append((3, 0, 7), (2, 0, 8), (1, 0, 9)))
+    before = first.take_reports()
+    log, second = replica_of(leader, batches=2), counter(checkpoints)
+    log.lead(1)
+    log.append((1, HOUR_MS, 10))
+    log.committed = 5
+    log.lead(2)
+    load(second, log)
+    early = second.take_reports()
+    second.appended(CLICKS, log.append((1, HOUR_MS, 11)))
+    log.committed = log.log_end_offset
+    late = second.take_reports()
+    assert held(*before, *early, *late) == hours_of(log.expected())
+
+
 def test_an_unclean_election_takes_nothing_back_of_the_many_hours_that_it_did_not_touch(
     checkpoints: PartitionCheckpoints,
 ) -> None:

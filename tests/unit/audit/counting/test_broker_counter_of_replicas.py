@@ -140,7 +140,7 @@ def test_an_unclean_election_takes_back_what_was_told_beyond_it(checkpoints: Par
 
 
 def test_a_leader_that_died_without_a_report_is_claimed_for_with_all_rows(checkpoints: PartitionCheckpoints) -> None:
-    """The election of the dead leader was unclean; its follower leads before it knows the first commit of that epoch."""
+    """Its election was unclean, and its follower leads before it knows the first commit of that epoch."""
     leader, first = Log(), counter(checkpoints)
     load(first, leader)
     first.appended(CLICKS, leader.append((3, 0, 7), (2, 0, 8), (1, 0, 9)))

@@ -28,6 +28,10 @@ class ReplicaError(PipelineError):
     """A replica cannot be the copy of its source."""
 
 
+class UncommittedTailError(PipelineError):
+    """A partition continues as soon as all that its replica has is committed, or gone."""
+
+
 class KeptOffsets:
     """Replicas at equal offsets."""
 
@@ -51,28 +55,36 @@ class KeptOffsets:
     async def locate(self, copy: PartitionCopy) -> ReplicaPlace:
         """Return the replica's log end offset. Older copiers of its group cannot move it any more.
 
-        Raises ReplicaError if its broker cannot append at given offsets.
+        Raises ReplicaError if its broker cannot append at given offsets, and UncommittedTailError while it has batches
+        that are not committed: they may be committed later, and the source may have lost them by then.
         """
         replica = copy.assignment.replica
         end = await self._end_of(replica)
         leader = self._destination.view.leader_of(replica)
         if leader is not None and not await can_keep_offsets(self._destination, leader):
             raise ReplicaError(f"broker {leader} of the destination cannot append batches at given offsets")
-        if leader is not None and copy.copier_epoch != NO_COPIER_EPOCH and await self._claim(copy, leader):
-            end = await self._end_of(replica)
+        if leader is not None and copy.copier_epoch != NO_COPIER_EPOCH:
+            log_end = await self._claim(copy, leader)
+            if log_end is not None:
+                end = await self._end_of(replica)
+                if end < log_end:
+                    raise UncommittedTailError(f"waits until offsets {end} to {log_end - 1} of {replica} are committed")
         return ReplicaPlace(source_offset=end, replica_end=end)
 
     async def _end_of(self, replica: TopicPartition) -> int:
         return await self._offsets.offset_of(replica, LATEST, timeout_s=self._config.timeout_s)
 
-    async def _claim(self, copy: PartitionCopy, leader: BrokerId) -> bool:
-        """Have the leader refuse older copiers; return False if it is too old for that. Raises PipelineError."""
+    async def _claim(self, copy: PartitionCopy, leader: BrokerId) -> int | None:
+        """Have the leader refuse older copiers, and return where its log ends; None if it is too old for that.
+
+        Raises PipelineError.
+        """
         if not await can_fence_copiers(self._destination, leader):
             if not self._is_warned:
                 reason = f"broker {leader} of the hub knows no copier epochs: upgrade"
                 logger.warning("copiers_not_fenced", reason=reason)
                 self._is_warned = True
-            return False
+            return None
         replica = copy.assignment.replica
         claimed = await raw_produce(
             self._destination,
@@ -85,7 +97,7 @@ class KeptOffsets:
         error = claimed[replica].error
         if error is not None:
             raise error
-        return True
+        return claimed[replica].log_end_offset
 
     async def append(self, due: Sequence[tuple[PartitionCopy, FetchedBatches]]) -> Mapping[TopicPartition, Appended]:
         """Append all batches of each replica in one request for each leader, at their own offsets."""

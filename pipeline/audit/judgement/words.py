@@ -15,6 +15,7 @@ from pipeline.audit.judgement.missing_words import (
     leader_witness,
     lost_word,
     producer_witness,
+    silent_counter_witness,
     wrong_clocks,
 )
 from pipeline.audit.judgement.sentences import number_text
@@ -337,9 +338,7 @@ class Words:
         for cell, sign in zip(cells[:MAX_NAMED].tolist(), words.at(cells[:MAX_NAMED]).tolist(), strict=True):
             witness = words.witnesses.get(cell)
             if witness is None:
-                leader = leading_life(self._ledger, words.series, cell) if sign >= NEVER_MS // 2 else None
-                witness = leader_witness(words.cluster, self.partition(cell), leader, never=sign < NEVER_MS // 2)
-                words.witnesses[cell] = witness
+                witness = words.witnesses[cell] = _leader_witness(self._ledger, self, words, cell, sign)
             found.append(
                 MissingWord(witness=witness, is_lost=self.timing.now_ms > max(since_ms, sign) + words.silent_ms)
             )
@@ -389,6 +388,16 @@ class Words:
 
 _NO_METADATA = "the number of partitions is not known, so a partition that nobody reported would not be noticed"
 _NO_MIRROR = "no mirror was ever seen, so it is not known which topics should have replicas; start the mirror once"
+
+
+def _leader_witness(ledger: Ledger, words: Words, leaders: LeaderWords, cell: int, sign_ms: int) -> Witness:
+    """Return the witness for a leader whose word reaches up to `sign_ms`: the brokers' clock, if that is wrong."""
+    never = sign_ms < NEVER_MS // 2
+    cluster, partition, clock = leaders.cluster, words.partition(cell), words.clocks.get(leaders.cluster)
+    if clock is not None and not never:
+        return silent_counter_witness(cluster, partition, sign_ms, clock, never=False)
+    leader = None if never else leading_life(ledger, leaders.series, cell)
+    return leader_witness(cluster, partition, leader, never=never)
 
 
 def _lost_counts(words: Words, topic: int, hour_ms: int) -> list[MissingWord]:

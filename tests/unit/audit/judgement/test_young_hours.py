@@ -126,6 +126,25 @@ def test_a_mirror_s_copies_that_wait_for_brokers_whose_clock_is_wrong_name_the_c
         assert witness.name == "the broker of east that leads clicks-0"
 
 
+def test_an_hour_after_which_a_broker_with_a_wrong_clock_is_silent_names_the_clock() -> None:
+    """The broker reports, and its reports count for no time after its clock went wrong."""
+    later_ms = NOW_MS + 2 * HOUR_MS
+    clock = Witness(name=name_of_clock("east"), reason="it is 10 min ahead", cluster="east", since_ms=later_ms)
+    word_ms = HOUR + 60_000
+    way = WholeWay(loaded=None, live_options={"created_ms": word_ms})
+    reports = [*way.reports(), signs(later_ms)[1]]
+    hour = only_hour(reports, unknown=[clock], **read_to(later_ms))
+    assert hour.status is Status.UNKNOWN
+    (witness,) = hour.missing_witnesses
+    assert (witness.name, witness.cluster, witness.partition) == (clock.name, "east", EAST)
+    assert (
+        witness.reason
+        == f"it is 10 min ahead. Until then reports of clicks-0 count for no time after {iso_time(word_ms)}"
+    )
+    (witness,) = only_hour(reports, **read_to(later_ms)).missing_witnesses
+    assert str(witness) == "the broker of east that leads clicks-0: it did not report clicks-0 after the hour was over"
+
+
 def test_a_counter_that_never_gave_its_word_is_named_whatever_the_clock_is() -> None:
     clock = Witness(name=name_of_clock("east"), reason="it is 10 min ahead", cluster="east")
     witness = silent_counter_witness("east", EAST, 0, clock, never=True)

@@ -45,6 +45,11 @@ class ServerProcess:
         assert self._process is not None
         return self._process.pid
 
+    def replace_program(self, old: Sequence[str], new: Sequence[str]) -> None:
+        """Run the same arguments with another program from its next start on."""
+        assert self._command[: len(old)] == list(old)
+        self._command[: len(old)] = new
+
     def launch(self) -> None:
         """Start it without waiting."""
         with self._log.open("ab") as log:

@@ -69,6 +69,7 @@ class ServiceUnit:
     http_port: int = field(default_factory=free_port)
     authority: Path | None = None
     """File with the authority that has signed the server's certificate, if the HTTP side speaks TLS."""
+    program: Sequence[str] = (sys.executable, "-m", "pipeline")
     _child: ChildProcess | None = None
 
     @property
@@ -84,7 +85,7 @@ class ServiceUnit:
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"{self.noun}.toml"
         write_settings(path, {**self.settings, "http.listen": f"127.0.0.1:{self.http_port}"})
-        command = [sys.executable, "-m", "pipeline", self.noun, "start", "--config", str(path)]
+        command = [*self.program, self.noun, "start", "--config", str(path)]
         self._child = start_process(self.name, command, log=self.directory / f"{self.noun}.log")
         try:
             await self._child.wait_until(self._is_ready, READY_TIMEOUT_S)

@@ -20,6 +20,7 @@ from tests.support.kafka import KafkaNode, prepare_kafka_nodes
 OURS = "ours"
 KAFKA = "Apache Kafka"
 LOCALHOST = "127.0.0.1"
+PROGRAM = (sys.executable, "-m", "pipeline")
 PORT = 9092
 CONTROLLER_PORT = 9093
 MAX_WARNINGS = 20
@@ -88,18 +89,27 @@ OpenCluster = Callable[[Path, Sequence[Place], Mapping[str, object]], AbstractCo
 
 
 @contextmanager
-def our_cluster(directory: Path, places: Sequence[Place], settings: Mapping[str, object]) -> Iterator[ClusterProcesses]:
+def our_cluster(
+    directory: Path,
+    places: Sequence[Place],
+    settings: Mapping[str, object],
+    program: Sequence[str] = PROGRAM,
+) -> Iterator[ClusterProcesses]:
     """Ours, not running yet, and a ZooKeeper that runs on this host."""
     directory.mkdir(parents=True, exist_ok=True)
     host = LOCALHOST if all(place.host == LOCALHOST for place in places) else GATEWAY
     with ZooKeeperProcess(directory / "zookeeper", host=host) as zookeeper:
-        commands = our_commands(directory, places, zookeeper.connect, settings)
+        commands = our_commands(directory, places, zookeeper.connect, settings, program)
         with _cluster(OURS, directory, places, commands) as cluster:
             yield cluster
 
 
 def our_commands(
-    directory: Path, places: Iterable[Place], zookeeper: str, settings: Mapping[str, object]
+    directory: Path,
+    places: Iterable[Place],
+    zookeeper: str,
+    settings: Mapping[str, object],
+    program: Sequence[str] = PROGRAM,
 ) -> dict[int, list[str]]:
     """The commands that start our brokers, whose configuration is written below `directory`."""
     commands = {}
@@ -114,7 +124,7 @@ def our_commands(
         }
         config = directory / f"{place.number}.toml"
         config.write_text("".join(f"{key} = {value!r}\n" for key, value in given.items()), encoding="utf-8")
-        commands[place.number] = [sys.executable, "-m", "pipeline", "broker", "start", "--config", str(config)]
+        commands[place.number] = [*program, "broker", "start", "--config", str(config)]
     return commands
 
 

@@ -92,6 +92,7 @@ class MirrorService:
         self.state = MirrorStatus(self.sources, self._config, self._hub.throttles, metrics, clock=clock)
         self.state.topics, self.state.flows = self._hub.replicas.problems, self._hub.selected.flows
         self.state.settings = self.settings.status
+        self.state.gaps = lambda: self.gaps.ledger.totals
         self.pausing = Pausing(self._hub.pauses, table, lambda: [source.copies for source in self.sources.values()])
         self.state.pauses = self.pausing.status
         self.shared: SharedWork | None = None

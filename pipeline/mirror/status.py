@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import trio
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -20,6 +20,7 @@ from pipeline.mirror.copying.copies import SILENCE_S, CopyState, PartitionCopy, 
 from pipeline.mirror.copying.progress import Lag
 from pipeline.mirror.copying.throttles import Throttles
 from pipeline.mirror.current_config import CurrentConfig
+from pipeline.mirror.journals.gaps import GapReason, GapTotal
 from pipeline.mirror.metrics import LABELS, MirrorMetrics, by_partition, labels_of
 from pipeline.mirror.source_contact import NOT_REACHED_YET, SourceContact
 from pipeline.mirror.totals import FlowTotals
@@ -69,6 +70,8 @@ class MirrorStatus(Collector):
         """Returns the version of the settings in force, and how they compare with their file."""
         self.group: Callable[[], dict[str, Any] | None] = lambda: None
         """Returns the state of the group that this process shares its work with; None without one."""
+        self.gaps: Callable[[], Mapping[tuple[str, GapReason], GapTotal]] = dict
+        """Returns the totals of the gap ledger by source and reason."""
         self._sources = sources
         self._clock = clock
         self._config = config
@@ -175,7 +178,12 @@ class MirrorStatus(Collector):
             unknown.add_metric([name], sum(view.has_unknown_lag for view in views))
             views = [view for view in views if view.state is not CopyState.ELSEWHERE]  # others report these lags
             lags += [(labels_of(view.copy.assignment.source), view.lag) for view in views]
-        yield from (up, age, states, unknown)
+        gaps = CounterMetricFamily(
+            "mirror_gaps", "Gaps in the ledger of the hub: records that replicas lack.", labels=("source", "reason")
+        )
+        for (name, reason), total in sorted(self.gaps().items()):
+            gaps.add_metric([name, reason.value], total.gaps)
+        yield from (up, age, states, unknown, gaps)
         yield from self._flow_metrics()
         if (group := self.group()) is not None:
             is_known = group["error"] is None

@@ -90,6 +90,8 @@ async def test_an_empty_source_that_had_records_leaves_a_gap_at_once(site: Site)
         await until(lambda: len(list(service.gaps.ledger)) == 1)
         await publish(site.east, b"4")
         await until_at(site.hub, [4])
+        shown = {"source": "east", "reason": "start"}
+        assert site.metrics.get_sample_value("mirror_gaps_total", shown) == 1
     assert ranges(await ledger_of(site.hub)) == [("clicks-0", "start", 0, 3)]
 
 

@@ -1,5 +1,6 @@
 """Alert rules and dashboards: accepted by Prometheus, held to the metrics that services export, each with a runbook."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,8 +12,9 @@ import typer
 import yaml
 
 from pipeline.cli.main import app
+from tests.support.dashboards import WIDTH, described, panels_of, written
 from tests.support.exported_metrics import TARGET_LABELS, exporting_services, series_of
-from tests.support.promql import faults_of
+from tests.support.promql import faults_of, names_in
 
 ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "deploy" / "monitoring"
@@ -71,7 +73,37 @@ def test_runbooks_name_commands_and_options_that_there_are() -> None:
 
 
 def expressions() -> list[tuple[str, str]]:
-    return [(f"{rules.name}: {alert['alert']}", alert["expr"]) for rules in RULES for alert in alerts_of(rules)]
+    alerts = [(f"{rules.name}: {alert['alert']}", alert["expr"]) for rules in RULES for alert in alerts_of(rules)]
+    panels = [
+        (f"{name}: {title} {legend}", expression)
+        for name, dashboard in described().items()
+        for title, legend, expression in panels_of(dashboard)
+    ]
+    return alerts + panels
+
+
+def test_dashboards_are_those_of_their_description() -> None:
+    """`python -m tests.support.dashboards` writes them."""
+    assert {path: path.read_text() for path in (MONITORING / "dashboards").iterdir()} == written()
+
+
+def test_legends_name_labels_that_results_have() -> None:
+    for dashboard in described().values():
+        for title, legend, expression in panels_of(dashboard):
+            named = set(re.findall(r"{{(\w+)}}", legend))
+            grouped = names_in(expression).grouped
+            assert named <= (grouped or {"instance", "log_dir"}), title
+
+
+def test_panels_stand_beside_each_other() -> None:
+    for text in written().values():
+        taken: set[tuple[int, int]] = set()
+        for panel in json.loads(text)["panels"]:
+            place = panel["gridPos"]
+            cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+            assert place["x"] + place["w"] <= WIDTH
+            assert not cells & taken
+            taken |= cells
 
 
 async def test_rules_and_dashboards_name_only_what_services_export(tmp_path: Path) -> None:

@@ -128,7 +128,8 @@ def test_the_command_shows_a_line_for_each_topic(local: Any, topics: Any, tmp_pa
         f'[topics]\ninclude = "{good.name}|{bad.name}"\n'
         f'[topics."{bad.name}"]\nvalue.format = "avro"\nschema.registry.url = "{local.registry}"\n'
     )
-    command = [sys.executable, "-m", "pipeline", "load", "run", "--config", str(file)]
+    metrics = tmp_path / "lake.prom"
+    command = [sys.executable, "-m", "pipeline", "load", "run", "--config", str(file), "--metrics-file", str(metrics)]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     shown = {line["topic"]: line for line in json.loads(done.stdout)["topics"]}
     assert (done.returncode, done.stderr) == (1, "")
@@ -141,3 +142,5 @@ def test_the_command_shows_a_line_for_each_topic(local: Any, topics: Any, tmp_pa
     headings, line = done.stdout.splitlines()
     assert headings.split() == ["TOPIC", "COMMIT", "RECORDS", "QUARANTINED", "LOST", "FILES", "SECONDS", "ERROR"]
     assert line.split()[:3] == [good.name, "-", "0"]
+    assert f'pipeline_load_records_total{{topic="{good.name}"}} 20.0' in metrics.read_text()
+    assert f'pipeline_load_failures_total{{topic="{bad.name}"}} 1.0' in metrics.read_text()

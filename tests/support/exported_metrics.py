@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.cli.foreground import service_metrics
-from pipeline.hadoop.load.resident import LoadMetrics
+from pipeline.hadoop.load.metrics import LoadMetrics
 from pipeline.net.http.login_counts import LoginCounts
 from pipeline.testing.memory_journal import MemoryJournal
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper

@@ -24,12 +24,15 @@ from pipeline.cli.load.report import report_counts
 from pipeline.cli.load.settings import loads_config, log_in_by_keytab, parse_interval, spark_settings
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json, wall_clock
+from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, PipelineError
 
 if TYPE_CHECKING:
     from pipeline.hadoop.load.config import LoadsConfig
     from pipeline.hadoop.load.many import TopicResult
     from pipeline.hadoop.load.spark_session import SparkSettings
+
+logger = get_logger(__name__)
 
 COLUMNS = ("topic", "commit", "records", "quarantined", "lost", "files", "seconds", "error")
 
@@ -53,6 +56,12 @@ Interval = Annotated[
 Listen = Annotated[
     str | None,
     typer.Option("--http-listen", metavar="HOST:PORT", help="Serve /metrics and /healthz; with --interval."),
+]
+MetricsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics-file", metavar="FILE.prom", help="Add the results to this file of metrics; without --interval."
+    ),
 ]
 Complete = Annotated[
     bool,
@@ -89,6 +98,7 @@ def run(
     conf: Conf = None,
     interval: Interval = None,
     http_listen: Listen = None,
+    metrics_file: MetricsFile = None,
     datacenter: Annotated[
         str | None, typer.Option(help="Report counts to the audit under this datacenter's name.")
     ] = None,
@@ -118,12 +128,14 @@ def run(
     marking = _marking(audit, datacenter, grace, without, is_wanted=complete)
     spark = spark_settings(master, conf or [], log_in_by_keytab(*loads.kerberos))
     if interval is not None:
+        if metrics_file is not None:
+            raise ConfigurationError("--metrics-file", "is for single runs: a resident load has --http-listen")
         from pipeline.cli.load.resident import run_resident
 
         run_resident(loads, spark, interval_s=interval, http_listen=http_listen, datacenter=datacenter, marking=marking)
     if http_listen is not None:
-        raise ConfigurationError("--http-listen", "needs --interval: a single run serves no metrics")
-    results = _load(loads, spark, datacenter)
+        raise ConfigurationError("--http-listen", "needs --interval: a single run has --metrics-file")
+    results = _load_and_note(loads, spark, datacenter, metrics_file)
     _show(loads, results, marking, as_json=json)
 
 
@@ -164,6 +176,26 @@ def _marking(
     if audit is None or datacenter is None:
         raise ConfigurationError("--complete", "needs --audit, which is asked, and --datacenter, which reports to it")
     return Marking(url=audit, grace_s=grace_s, without=without or ())
+
+
+def _load_and_note(
+    loads: "LoadsConfig", spark: "SparkSettings", datacenter: str | None, metrics_file: Path | None
+) -> "list[TopicResult]":
+    """Load, and write the results, or that there are none, to the file of metrics if there is one."""
+    if metrics_file is None:
+        return _load(loads, spark, datacenter)
+    from pipeline.hadoop.load.metrics import write_metrics
+
+    try:
+        results = _load(loads, spark, datacenter)
+    except Exception:
+        try:
+            write_metrics(metrics_file, None, wall_clock())
+        except PipelineError as trouble:
+            logger.warning("metrics_not_written", reason=str(trouble))  # the load's own error is what counts
+        raise
+    write_metrics(metrics_file, results, wall_clock())
+    return results
 
 
 def _load(loads: "LoadsConfig", spark: "SparkSettings", datacenter: str | None) -> "list[TopicResult]":

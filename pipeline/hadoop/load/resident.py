@@ -5,66 +5,20 @@ the rounds. A round under way is abandoned then: what it has not committed is no
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import trio
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.hadoop.load.many import TopicResult
+from pipeline.hadoop.load.metrics import LoadMetrics
 from pipeline.model import Clock, HostPort
 from pipeline.net.http.security import OPEN_HTTP, HttpSecurity
 from pipeline.net.http.server import operations_routes
 from pipeline.net.http.service import HttpService, serve_service
 
 logger = get_logger(__name__)
-
-_TOPIC: Final = ("topic",)
-
-
-class LoadMetrics:
-    """Metrics of the loads of a process, by topic."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, labels: Sequence[str] = _TOPIC) -> Counter:
-            return Counter(f"pipeline_load_{name}", text, labels, registry=registry)
-
-        def gauge(name: str, text: str, labels: Sequence[str] = _TOPIC) -> Gauge:
-            return Gauge(f"pipeline_load_{name}", text, labels, registry=registry)
-
-        self._records = counter("records", "Records in committed data files.")
-        self._quarantined = counter("quarantined_records", "Records in committed quarantine files.")
-        self._lost = counter("lost_records", "Offsets skipped as lost.")
-        self._commits = counter("commits", "Commits.")
-        self._failures = counter("failures", "Loads that failed, with those of which another run committed first.")
-        self._lag = gauge("lag_records", "Records known at the last plan that are not loaded.")
-        self._seconds = gauge("duration_seconds", "Duration of the last load.")
-        self._success = gauge("last_success_timestamp_seconds", "Time of the last load without an error.")
-        self._failed_rounds = counter("failed_rounds", "Rounds that loaded no topic, for a common reason.", ())
-
-    def note(self, outcome: TopicResult, now_ms: int) -> None:
-        """Take the result of a topic."""
-        topic, result = outcome.topic, outcome.result
-        failures = self._failures.labels(topic)
-        self._seconds.labels(topic).set(outcome.seconds)
-        if outcome.lag is not None:
-            self._lag.labels(topic).set(outcome.lag)
-        if outcome.error is not None:
-            failures.inc()
-        else:
-            self._success.labels(topic).set(now_ms / 1000)
-        commits = self._commits.labels(topic)
-        records = self._records.labels(topic)
-        if result is not None and result.committed:
-            commits.inc()
-            records.inc(result.records)
-            self._quarantined.labels(topic).inc(result.quarantined)
-            self._lost.labels(topic).inc(result.lost)
-
-    def note_failed_round(self) -> None:
-        """Count a round that loaded nothing."""
-        self._failed_rounds.inc()
 
 
 class ResidentLoad:

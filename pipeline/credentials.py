@@ -79,6 +79,11 @@ def names_place(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
+def without_places(text: str) -> str:
+    """Return a text with `x` for each value that is kept elsewhere, to check settings where the values are not."""
+    return _REFERENCE.sub("x", text)
+
+
 def resolved(key: str, text: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return a setting's text with each `${PROVIDER:PLACE}` replaced by what is kept there.
 

@@ -161,3 +161,53 @@ def _is_secret(model: type[SettingsModel], place: Sequence[object]) -> bool:
     """True if a fault is of a setting that holds a secret, which no error may show."""
     kinds = [field.annotation for field in model.model_fields.values() if place and field.alias == place[0]]
     return any(map(holds_secret, kinds))
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"log": {"dirs": "d"}}` becomes `{"log.dirs": "d"}`. Raises ConfigurationError if two values get one name."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found = flatten(value, f"{name}.")
+        elif _is_tables(value):
+            found = {name: [flatten(item) for item in value]}
+        else:
+            found = {name: value}
+        twice = flat.keys() & found.keys()
+        if twice:
+            raise ConfigurationError(min(twice), "is set twice, as a quoted key and as a dotted key or in a table")
+        flat |= found
+    return flat
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Return flat settings as TOML, from which `flatten` makes them again; lists of them become arrays of tables."""
+    lines = [f"{_quoted(key)} = {_literal(value)}" for key, value in settings.items() if not _is_tables(value)]
+    for key, value in settings.items():
+        if _is_tables(value):
+            for table in value:
+                lines.append(f"\n[[{_quoted(key)}]]")
+                lines.extend(f"{_quoted(name)} = {_literal(item)}" for name, item in table.items())
+    return "\n".join(lines) + "\n"
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _quoted(text: str) -> str:
+    escaped = "".join(
+        f"\\u{ord(c):04X}" if ord(c) < 0x20 or ord(c) == 0x7F else f"\\{c}" if c in '"\\' else c for c in text
+    )
+    return f'"{escaped}"'
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    return _quoted(str(value))

@@ -41,6 +41,7 @@ NOUNS = {
     "schema": ("schema.schema", "app"),
     "audit": ("audit.audit", "app"),
     "load": ("load.load", "app"),
+    "deploy": ("deploy.deploy", "app"),
     "demo": ("demo.demo", "demo"),
     "profile": ("profile", "app"),
     "http-user": ("http_user", "http_user"),

@@ -29,6 +29,15 @@ from pipeline.client.connector.config import ConnectorConfig
 from pipeline.client.group.config import GroupConfig
 from pipeline.client.registry.config import SerializerConfig
 from pipeline.coordination.zookeeper_security import ZooKeeperSecurity
+from pipeline.deployment.company import (
+    Company,
+    CompanyDatacenter,
+    CompanyHost,
+    CompanyLoad,
+    CompanyMirror,
+    CompanyPorts,
+    CompanySecurity,
+)
 from pipeline.hadoop.load.config import LoadConfig, LoadSelection
 from pipeline.hadoop.upkeep.config import UpkeepConfig
 from pipeline.mirror.config import FlowConfig, MirrorConfig, SourceConfig
@@ -64,6 +73,13 @@ MODELS: Mapping[type[Any], str] = {
     ProducerConfig: "client/producer.md",
     ConsumerConfig: "client/consumer.md",
     SerializerConfig: "registry/serialisers.md",
+    Company: "deploy/description.md",
+    CompanyDatacenter: "deploy/description.md",
+    CompanyHost: "deploy/description.md",
+    CompanyMirror: "deploy/description.md",
+    CompanyLoad: "deploy/description.md",
+    CompanySecurity: "deploy/description.md",
+    CompanyPorts: "deploy/description.md",
 }
 NUMBERS = {MAX_INT32: "2³¹−1", MAX_INT64: "2⁶³−1", sys.float_info.max: "no limit"}
 

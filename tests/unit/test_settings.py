@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from pipeline.cli.terminal.settings import flatten, parse_assignments, read_settings, write_settings
+from pipeline.cli.terminal.settings import parse_assignments, read_settings, write_settings
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
-from pipeline.settings import Address, Addresses, SettingsModel, parse_address
+from pipeline.settings import Address, Addresses, SettingsModel, flatten, parse_address
 
 
 class Example(SettingsModel):

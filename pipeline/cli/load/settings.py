@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pipeline.cli.terminal.client_config import client_security, http_login
-from pipeline.cli.terminal.settings import Settings, flatten, parse_assignments, read_document
+from pipeline.cli.terminal.settings import Settings, parse_assignments, read_document
 from pipeline.credentials import holds_secret, names_place
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.iceberg.catalog_secrets import shows_secret
 from pipeline.net.http.login import NO_LOGIN, HttpLogin
 from pipeline.net.http.security import HttpSecurity
 from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity
+from pipeline.settings import flatten
 
 if TYPE_CHECKING:
     from pipeline.hadoop.load.config import LoadsConfig

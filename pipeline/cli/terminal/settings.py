@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigurationError
+from pipeline.settings import flatten, settings_text
 
 Settings = dict[str, Any]
 
@@ -45,24 +46,6 @@ def read_document(path: Path) -> dict[str, Any]:
         raise ConfigurationError(str(path), f"is not TOML: {error}{hint}") from error
 
 
-def flatten(table: Mapping[str, Any], prefix: str = "") -> Settings:
-    """`{"log": {"dirs": "d"}}` becomes `{"log.dirs": "d"}`. Raises ConfigurationError if two values get one name."""
-    flat: Settings = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found = flatten(value, f"{name}.")
-        elif _is_tables(value):
-            found = {name: [flatten(item) for item in value]}
-        else:
-            found = {name: value}
-        twice = flat.keys() & found.keys()
-        if twice:
-            raise ConfigurationError(min(twice), "is set twice, as a quoted key and as a dotted key or in a table")
-        flat |= found
-    return flat
-
-
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
     """`["a.b=1"]` becomes `{"a.b": "1"}`. Raises ConfigurationError for an entry without `=`."""
     parsed: dict[str, str] = {}
@@ -90,33 +73,6 @@ def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
     Passwords may be among them: the file belongs to its owner alone.
     """
-    lines = [f"{_quoted(key)} = {_literal(value)}" for key, value in settings.items() if not _is_tables(value)]
-    for key, value in settings.items():
-        if _is_tables(value):
-            for table in value:
-                lines.append(f"\n[[{_quoted(key)}]]")
-                lines.extend(f"{_quoted(name)} = {_literal(item)}" for name, item in table.items())
     path.unlink(missing_ok=True)  # another mode, or a link
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
-
-
-def _is_tables(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
-
-
-def _quoted(text: str) -> str:
-    escaped = "".join(
-        f"\\u{ord(c):04X}" if ord(c) < 0x20 or ord(c) == 0x7F else f"\\{c}" if c in '"\\' else c for c in text
-    )
-    return f'"{escaped}"'
-
-
-def _literal(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_literal(item) for item in value) + "]"
-    return _quoted(str(value))
+        file.write(settings_text(settings))

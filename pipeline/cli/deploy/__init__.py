@@ -1,0 +1,1 @@
+"""`pipeline deploy`: files for many hosts, from one description of a company."""

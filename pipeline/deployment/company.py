@@ -1,0 +1,296 @@
+"""Declares the description of a company: datacenters, hosts, mirrors, loads, and what protects their services. Pure."""
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
+
+from pipeline.errors import ConfigurationError
+from pipeline.settings import MAX_INT32, SettingsModel, flatten, hint, reason_of
+
+MAX_ZOOKEEPER_ID = 255
+_ADDRESS = r"^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$"
+
+
+class ServiceRole(Enum):
+    """Kind of a service, in the order in which services start."""
+
+    ZOOKEEPER = "zookeeper"
+    BROKER = "broker"
+    REGISTRY = "registry"
+    MIRROR = "mirror"
+    AUDIT = "audit"
+    LOAD = "load"
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
+"""A name that is fit for hosts, folders, systemd's instances and clusters."""
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9._/@+-]*[A-Za-z0-9._@+-]$")]
+FurtherRole = Literal["registry", "mirror", "audit", "load"]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+def _flat(value: object) -> object:
+    try:
+        return flatten(value) if isinstance(value, Mapping) else value
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from error
+
+
+def _flat_by_role(value: object) -> object:
+    return {role: _flat(table) for role, table in value.items()} if isinstance(value, Mapping) else value
+
+
+FlatSettings = Annotated[dict[str, Any], BeforeValidator(_flat)]
+SettingsByRole = Annotated[dict[ServiceRole, dict[str, Any]], BeforeValidator(_flat_by_role)]
+
+
+class CompanyPorts(SettingsModel):
+    """First port of each kind of service on a host. The next broker of the host has ports that are higher by 10."""
+
+    service: ClassVar[str] = "ports"
+
+    zookeeper: Port | None = Field(None, alias="zookeeper")
+    """Port of ZooKeeper for clients. Default: 2181."""
+    zookeeper_follower: Port | None = Field(None, alias="zookeeper_follower")
+    """Port by which ZooKeeper's servers follow their leader. Default: 2888."""
+    zookeeper_election: Port | None = Field(None, alias="zookeeper_election")
+    """Port of the elections of ZooKeeper's servers. Default: 3888."""
+    broker: Port | None = Field(None, alias="broker")
+    """Port of the host's first broker. Default: 9092."""
+    broker_http: Port | None = Field(None, alias="broker_http")
+    """Port of the HTTP server of the host's first broker. Default: 9080."""
+    mirror: Port | None = Field(None, alias="mirror")
+    """Port of the mirror's HTTP server. Default: 9180."""
+    registry: Port | None = Field(None, alias="registry")
+    """Port of the schema registry. Default: 8081."""
+    audit: Port | None = Field(None, alias="audit")
+    """Port of the audit. Default: 8085."""
+
+    def __str__(self) -> str:
+        return ""  # for the table of settings: each port has its default
+
+
+DEFAULT_PORTS: Mapping[str, int] = {
+    "zookeeper": 2181,
+    "zookeeper_follower": 2888,
+    "zookeeper_election": 3888,
+    "broker": 9092,
+    "broker_http": 9080,
+    "mirror": 9180,
+    "registry": 8081,
+    "audit": 8085,
+}
+BROKER_PORT_STEP = 10
+
+
+class CompanyDatacenter(SettingsModel):
+    """A datacenter: one cluster of brokers with its own ZooKeeper."""
+
+    service: ClassVar[str] = "datacenter"
+
+    name: Name = Field(alias="name")
+    """Name of the datacenter and of its cluster, for mirror, audit and metrics. Keep it: the mirror's partition table
+    refers to it."""
+    settings: SettingsByRole = Field({}, alias="settings")
+    """Settings of the services of this datacenter by role, `[datacenters.settings.broker]`; they win over those of the
+    company."""
+
+
+class CompanyHost(SettingsModel):
+    """A host, and the services that run on it."""
+
+    service: ClassVar[str] = "host"
+
+    name: Name = Field(alias="name")
+    """Name of the host, unique in the company."""
+    address: str = Field(alias="address", pattern=_ADDRESS, max_length=253)
+    """Host name or IP address at which other hosts and clients reach this one."""
+    listen: str | None = Field(None, alias="listen", pattern=_ADDRESS, max_length=253)
+    """IP address that services bind. Default: `address` if that is an IP address, else all addresses of the host."""
+    datacenter: str = Field(alias="datacenter")
+    """Name of the host's datacenter, one of `datacenters`."""
+    rack: Name | None = Field(None, alias="rack")
+    """Rack of the host: replicas of a partition are spread over racks. Default: the name of the host, so that its
+    brokers never hold two replicas of a partition."""
+    zookeeper: int | None = Field(None, alias="zookeeper", ge=1, le=MAX_ZOOKEEPER_ID)
+    """Id of the ZooKeeper server on this host, unique in the datacenter. Default: none runs here. Never change it."""
+    brokers: tuple[Annotated[int, Field(ge=0, le=MAX_INT32)], ...] = Field((), alias="brokers", max_length=64)
+    """Ids of the brokers on this host, unique in the datacenter; append new ones at the end, as the place gives the
+    port. Default: none. Never change them."""
+    disks: tuple[AbsolutePath, ...] = Field((), alias="disks", max_length=64)
+    """Folders of the disks for the logs of brokers: each broker has a folder `broker-ID` on every disk. Default:
+    `/var/lib/pipeline`."""
+    further_roles: tuple[FurtherRole, ...] = Field((), alias="roles", max_length=4)
+    """Further services on this host: `registry`, `mirror` (on several hosts of a datacenter they share the work),
+    `audit`, and `load`, the loads of the datacenter. Default: none."""
+    ports: CompanyPorts = Field(CompanyPorts.from_settings({}), alias="ports")
+    """Ports on this host, if they differ from those of the company."""
+
+    @property
+    def rack_name(self) -> str:
+        """The rack, or what stands for one."""
+        return self.rack or self.name
+
+    @property
+    def roles(self) -> frozenset[ServiceRole]:
+        """Roles of the services on this host."""
+        roles = {ServiceRole(role) for role in self.further_roles}
+        if self.zookeeper is not None:
+            roles.add(ServiceRole.ZOOKEEPER)
+        if self.brokers:
+            roles.add(ServiceRole.BROKER)
+        return frozenset(roles)
+
+
+class CompanyMirror(SettingsModel):
+    """The mirror of a datacenter: what it copies there."""
+
+    service: ClassVar[str] = "mirror"
+
+    destination: str = Field(alias="destination")
+    """Datacenter that gets the replicas; the mirror runs on its hosts."""
+    sources: tuple[str, ...] = Field(alias="sources", min_length=1, max_length=100)
+    """Datacenters to copy from."""
+    topics: tuple[str, ...] = Field(alias="topics", min_length=1)
+    """Regular expressions. A topic is mirrored if one of them matches its whole name. An internal topic (`_...`) is
+    mirrored only if one of them is its name."""
+    exclude: tuple[str, ...] = Field((), alias="topics_exclude")
+    """Regular expressions. A topic is not mirrored if one of them matches its whole name."""
+
+
+class CompanyLoad(SettingsModel):
+    """A load: topics of a datacenter, written to a file system at intervals."""
+
+    service: ClassVar[str] = "load"
+
+    name: Name = Field(alias="name")
+    """Name of the load, of its settings file and of its timer."""
+    datacenter: str = Field(alias="datacenter")
+    """Datacenter whose topics are loaded, on its host with the role `load`."""
+    root: str = Field(alias="root", min_length=1)
+    """Directory of the topics: `hdfs://host:port/path`, `s3://bucket/prefix` or `file:///path`."""
+    topics: str = Field(".*", alias="topics", min_length=1)
+    """Regular expression: topics are loaded whose whole name matches, but none whose name begins with `_`."""
+    settings: FlatSettings = Field({}, alias="settings")
+    """Further settings of this load, `[loads.settings]`."""
+
+
+class CompanySecurity(SettingsModel):
+    """Protection of all services. Secrets are in files on the hosts, never in the description."""
+
+    service: ClassVar[str] = "security"
+
+    tls: bool = Field(default=False, alias="tls")
+    """True if all connections use TLS, among ZooKeeper's servers, too."""
+    sasl: bool = Field(default=False, alias="sasl")
+    """True if clients and services log in, and ACLs decide what each may do. Needs `tls`."""
+    keystore: AbsolutePath = Field("/etc/pipeline/secrets/server.pem", alias="keystore")
+    """File with the private key of the host and its certificate chain, in PEM. The certificate names `address`."""
+    truststore: AbsolutePath = Field("/etc/pipeline/secrets/ca.pem", alias="truststore")
+    """File with the certificates of the authorities that sign those of the hosts, in PEM."""
+    passwords: AbsolutePath = Field("/etc/pipeline/secrets/passwords.properties", alias="passwords")
+    """File with the passwords of services, a line `USER=PASSWORD` for each user: `broker`, `admin`, `mirror`,
+    `registry`, `audit`, `load`. A host needs the lines of its own services; a host with a broker needs all."""
+    http_users: AbsolutePath = Field("/etc/pipeline/secrets/http-users", alias="http_users")
+    """File with the users of HTTP servers and hashes of their passwords, made by `pipeline http-user`."""
+
+    def __str__(self) -> str:
+        return "set" if self.tls or self.sasl else ""
+
+
+class Company(SettingsModel):
+    """A company: datacenters, hosts, and what connects them. `company_of` reads one."""
+
+    service: ClassVar[str] = "company"
+
+    datacenters: tuple[CompanyDatacenter, ...] = Field(alias="datacenters", min_length=1, max_length=1000)
+    """Tables `[[datacenters]]`."""
+    hosts: tuple[CompanyHost, ...] = Field(alias="hosts", min_length=1, max_length=10_000)
+    """Tables `[[hosts]]`."""
+    mirrors: tuple[CompanyMirror, ...] = Field((), alias="mirrors", max_length=1000)
+    """Tables `[[mirrors]]`, one for each datacenter that gets replicas."""
+    loads: tuple[CompanyLoad, ...] = Field((), alias="loads", max_length=1000)
+    """Tables `[[loads]]`."""
+    security: CompanySecurity = Field(CompanySecurity.from_settings({}), alias="security")
+    """Table `[security]`."""
+    ports: CompanyPorts = Field(CompanyPorts.from_settings({}), alias="ports")
+    """Table `[ports]`: ports on all hosts."""
+    settings: SettingsByRole = Field({}, alias="settings")
+    """Settings of all services of a role, `[settings.broker]` and so on, under the names that these services give
+    them."""
+
+    def port(self, host: CompanyHost, name: str) -> int:
+        """Return a port by its name in `CompanyPorts`: the host's, else the company's, else the default."""
+        own: int | None = getattr(host.ports, name) or getattr(self.ports, name)
+        return own or DEFAULT_PORTS[name]
+
+    @cached_property
+    def by_datacenter(self) -> Mapping[str, tuple[CompanyHost, ...]]:
+        """Hosts of each datacenter, in the order of the description."""
+        return {
+            each.name: tuple(host for host in self.hosts if host.datacenter == each.name) for each in self.datacenters
+        }
+
+    def hosts_with(self, role: ServiceRole, datacenter: str | None = None) -> tuple[CompanyHost, ...]:
+        """Return the hosts with a role: of one datacenter, or of all."""
+        return tuple(host for host in self.hosts if role in host.roles and datacenter in {None, host.datacenter})
+
+    def mirror_into(self, datacenter: str) -> CompanyMirror | None:
+        """Return the mirror of a datacenter."""
+        return next((mirror for mirror in self.mirrors if mirror.destination == datacenter), None)
+
+    def settings_of(self, role: ServiceRole, datacenter: str) -> dict[str, Any]:
+        """Return the settings that the description gives to the services of a role in a datacenter."""
+        (own,) = (each.settings.get(role, {}) for each in self.datacenters if each.name == datacenter)
+        return {**self.settings.get(role, {}), **own}
+
+
+_MODELS: Mapping[str, type[SettingsModel]] = {
+    "datacenters": CompanyDatacenter,
+    "hosts": CompanyHost,
+    "mirrors": CompanyMirror,
+    "loads": CompanyLoad,
+    "security": CompanySecurity,
+    "ports": CompanyPorts,
+}
+
+
+def company_of(document: Mapping[str, Any]) -> tuple[Company | None, tuple[str, ...]]:
+    """Return the company that a document describes, or None and all faults of its form."""
+    try:
+        return Company.model_validate(dict(document)), ()
+    except ValidationError as error:
+        entries: list[Any] = error.errors(include_url=False, include_context=False)
+        return None, tuple(dict.fromkeys(_fault(document, entry) for entry in entries))
+
+
+def _fault(document: Mapping[str, Any], entry: Any) -> str:
+    place = ".".join(_places(document, entry["loc"]))
+    if entry["type"] == "missing":
+        return f"{place} is missing"
+    if entry["type"] == "extra_forbidden":
+        tables = [_MODELS[part] for part in entry["loc"][:-1] if part in _MODELS]
+        model = tables[-1] if tables else Company
+        return f"{place} is no part of the description{hint(str(entry['loc'][-1]), model)}"
+    if entry["type"] == "enum":
+        return f"{place}: there is no such role; roles are {', '.join(role.value for role in ServiceRole)}"
+    reason = re.sub(r"must match pattern .*", "has letters that are not allowed there", reason_of(entry))
+    given = "" if isinstance(entry["input"], Mapping | list) else f" (given: {entry['input']!r})"
+    return f"{place} {reason}{given}"
+
+
+def _places(document: Any, loc: tuple[Any, ...]) -> Iterator[str]:
+    """Yield the parts of a place for people: items of a list by their names."""
+    here = document
+    for part in loc:
+        if isinstance(part, int):
+            here = here[part] if isinstance(here, list | tuple) and part < len(here) else None
+            name = here.get("name", here.get("destination")) if isinstance(here, Mapping) else None
+            yield str(name) if isinstance(name, str) else str(part + 1)
+        elif part != "[key]":
+            here = here.get(part) if isinstance(here, Mapping) else None
+            yield str(part)

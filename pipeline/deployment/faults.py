@@ -1,0 +1,264 @@
+"""Faults of a description whose form is right: what its parts say of each other. Pure.
+
+All faults are found at once. Each is a sentence that names the part, and says what to do.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from pipeline.deployment.company import Company, CompanyMirror, ServiceRole
+from pipeline.deployment.files import FOLDERS_BESIDE_HOSTS
+from pipeline.deployment.services import CompanyService, bound_address, brings_schemas, services_of
+
+DEFAULT_REPLICAS = ("default.replication.factor", "offsets.topic.replication.factor")
+MAX_CIRCLE_PATHS = 10_000
+"""Ways through mirrors that are followed in the search for circles."""
+
+
+def faults_of(company: Company) -> tuple[str, ...]:
+    """Return all faults of a description, in the order of its parts; none if services can be rendered."""
+    of_names = [*_names(company), *_references(company)]
+    if of_names:  # services of such a company cannot be told apart
+        return tuple(of_names)
+    services = services_of(company)
+    return (
+        *_ids(company),
+        *_ports(services),
+        *_ensembles(company),
+        *_replicas(company, services),
+        *_mirrors(company),
+        *_circles(company),
+        *_registries(company),
+        *_loads(company),
+        *_decided_settings(services),
+        *_security(company),
+    )
+
+
+def _twice(values: Iterable[str]) -> Iterator[str]:
+    return (value for value, count in Counter(values).items() if count > 1)
+
+
+def _names(company: Company) -> Iterator[str]:
+    for name in _twice(each.name for each in company.datacenters):
+        yield f"datacenters: the name {name} is given twice; give each datacenter its own"
+    for name in _twice(host.name for host in company.hosts):
+        yield f"hosts: the name {name} is given twice; give each host its own"
+    for name in _twice(load.name for load in company.loads):
+        yield f"loads: the name {name} is given twice; give each load its own"
+    for name in _twice(mirror.destination for mirror in company.mirrors):
+        yield f"mirrors: two have the destination {name}; make them one table"
+    for host in company.hosts:
+        if host.name in FOLDERS_BESIDE_HOSTS:
+            yield f"hosts.{host.name}: this is the name of a folder beside those of hosts; choose another name"
+
+
+def _references(company: Company) -> Iterator[str]:
+    known = [each.name for each in company.datacenters]
+
+    def unknown(place: str, name: str) -> Iterator[str]:
+        if name not in known:
+            yield f"{place}: there is no datacenter {name}; datacenters are {', '.join(known)}"
+
+    for host in company.hosts:
+        yield from unknown(f"hosts.{host.name}.datacenter", host.datacenter)
+    for mirror in company.mirrors:
+        yield from unknown("mirrors.destination", mirror.destination)
+        for source in mirror.sources:
+            yield from unknown(f"mirrors.{mirror.destination}.sources", source)
+        for source in _twice(mirror.sources):
+            yield f"mirrors.{mirror.destination}.sources: {source} is named twice"
+        if mirror.destination in mirror.sources:
+            yield f"mirrors.{mirror.destination}.sources: a datacenter cannot be a source of its own mirror"
+    for load in company.loads:
+        yield from unknown(f"loads.{load.name}.datacenter", load.datacenter)
+
+
+def _ids(company: Company) -> Iterator[str]:
+    for name, hosts in company.by_datacenter.items():
+        for number in _twice(str(broker) for host in hosts for broker in host.brokers):
+            yield f"datacenters.{name}: two brokers have the id {number}"
+        for number in _twice(str(host.zookeeper) for host in hosts if host.zookeeper is not None):
+            yield f"datacenters.{name}: two ZooKeeper servers have the id {number}"
+
+
+def _ports(services: Sequence[CompanyService]) -> Iterator[str]:
+    """Find services of one address that bind the same port, also of two hosts with the same address."""
+    users: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
+    for service in services:
+        for kind, port in service.ports.items():
+            address = bound_address(service.host, port).host if service.host.listen else service.host.address
+            name = f"{service.host.name}/{service.name}"
+            users[address, port].append(f"{name} (HTTP)" if kind == "http" else name)
+            if port > 65535:
+                yield f"{name}: port {port} does not exist; lower the host's ports"
+    for (address, port), names in users.items():
+        if len(names) > 1:
+            yield f"port {port} of {address} is taken twice: by {' and by '.join(names)}; set ports of the host"
+
+
+def _ensembles(company: Company) -> Iterator[str]:
+    for name, hosts in company.by_datacenter.items():
+        servers = sum(host.zookeeper is not None for host in hosts)
+        brokers = sum(len(host.brokers) for host in hosts)
+        if not brokers:
+            yield f"datacenters.{name}: no host has brokers"
+        if not servers:
+            yield f"datacenters.{name}: no host has a ZooKeeper server; set zookeeper = ID on one, three or five hosts"
+        elif servers % 2 == 0:
+            yield (
+                f"datacenters.{name}: {servers} ZooKeeper servers tolerate no more failures than {servers - 1}; use an "
+                "odd number"
+            )
+
+
+def _replicas(company: Company, services: Sequence[CompanyService]) -> Iterator[str]:
+    for name, hosts in company.by_datacenter.items():
+        brokers = [each for each in services if each.role is ServiceRole.BROKER and each.host.datacenter == name]
+        racks = {host.rack_name for host in hosts if host.brokers}
+        with_rack = [host for host in hosts if host.brokers and host.rack is not None]
+        if with_rack and len(with_rack) < sum(bool(host.brokers) for host in hosts):
+            lacking = next(host.name for host in hosts if host.brokers and host.rack is None)
+            yield f"hosts.{lacking}.rack is missing: other hosts of {name} have one; give all hosts racks, or none"
+        if not brokers:
+            continue
+        settings = brokers[0].settings
+        for key in DEFAULT_REPLICAS:
+            wanted = settings[key]
+            if not isinstance(wanted, int):
+                continue  # the broker's own check says what is wrong
+            if wanted > len(brokers):
+                yield f"datacenters.{name}: {key} = {wanted}, and there are {len(brokers)} brokers"
+            elif wanted > len(racks):
+                yield (
+                    f"datacenters.{name}: {key} = {wanted}, and there are {len(racks)} racks (without racks, hosts): "
+                    "two replicas of a partition would be lost together"
+                )
+        replicas, least = settings[DEFAULT_REPLICAS[0]], settings["min.insync.replicas"]
+        if isinstance(replicas, int) and isinstance(least, int) and (least > replicas or least == replicas > 1):
+            yield (
+                f"datacenters.{name}: min.insync.replicas = {least}, and default.replication.factor = {replicas}: "
+                "writes would fail while any broker is restarted; set it lower"
+            )
+
+
+def _mirrors(company: Company) -> Iterator[str]:
+    for mirror in company.mirrors:
+        if not company.hosts_with(ServiceRole.MIRROR, mirror.destination):
+            yield f'mirrors.{mirror.destination}: no host there runs it; add "mirror" to the roles of one'
+        for pattern in (*mirror.topics, *mirror.exclude):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield f"mirrors.{mirror.destination}.topics: {pattern} is not a regular expression: {error}"
+    for host in company.hosts_with(ServiceRole.MIRROR):
+        if company.mirror_into(host.datacenter) is None:
+            yield (
+                f"hosts.{host.name}.roles: mirror has nothing to do; no table [[mirrors]] has destination "
+                f"{host.datacenter}"
+            )
+
+
+def _circles(company: Company) -> Iterator[str]:
+    """Find circles of mirrors through which a topic would come back to where it was produced."""
+    into = {mirror.destination: mirror for mirror in company.mirrors}
+    found: set[frozenset[str]] = set()
+    paths = [[name] for name in into]
+    for _ in range(MAX_CIRCLE_PATHS):
+        if not paths:
+            return
+        path = paths.pop()
+        mirror = into.get(path[-1])
+        for source in mirror.sources if mirror is not None else ():
+            if source == path[0] and frozenset(path) not in found:
+                found.add(frozenset(path))
+                topic = _common_topic([into[name] for name in path])
+                if topic is not None:
+                    way = " > ".join([path[0], *reversed(path)])
+                    yield f"mirrors: {topic} would go in a circle: {way}; exclude it from one mirror (topics_exclude)"
+            elif source in into and source not in path:
+                paths.append([*path, source])
+    yield "mirrors: too many ways lead from datacenter to datacenter to be searched for circles"
+
+
+def _common_topic(mirrors: Sequence[CompanyMirror]) -> str | None:
+    """Return a topic that all mirrors copy, or words for the topics of their patterns; None if there is none.
+
+    Patterns that are no plain names may have topics in common: an answer is right, or too strict.
+    """
+    plain = [pattern.replace("\\", "") for mirror in mirrors for pattern in mirror.topics if _is_plain(pattern)]
+    for name in plain:
+        if all(_copies(mirror, name) for mirror in mirrors):
+            return f"the topic {name}"
+    if all(any(not _is_plain(pattern) for pattern in mirror.topics) for mirror in mirrors):
+        return "a topic that several patterns match"
+    return None
+
+
+def _is_plain(pattern: str) -> bool:
+    return re.fullmatch(r"(?:[A-Za-z0-9_-]|\\[.-])+", pattern) is not None
+
+
+def _copies(mirror: CompanyMirror, topic: str) -> bool:
+    def matches(patterns: Iterable[str]) -> bool:
+        return any(_matches(pattern, topic) for pattern in patterns)
+
+    return matches(mirror.topics) and not matches(mirror.exclude)
+
+
+def _matches(pattern: str, topic: str) -> bool:
+    if topic.startswith("_"):
+        return pattern.replace("\\", "") == topic
+    try:
+        return re.fullmatch(pattern, topic) is not None
+    except re.error:
+        return False
+
+
+def _registries(company: Company) -> Iterator[str]:
+    names = sorted({host.datacenter for host in company.hosts_with(ServiceRole.REGISTRY)})
+    writers = [name for name in names if not brings_schemas(company.mirror_into(name))]
+    if len(writers) > 1:
+        yield (
+            f"registries of {' and of '.join(writers)} would give the same ids to different schemas: let a mirror "
+            f"bring _schemas from {writers[0]} to the others (topics of [[mirrors]])"
+        )
+    for name in names:
+        mirror = company.mirror_into(name)
+        if mirror is None or not brings_schemas(mirror):
+            continue
+        if len(mirror.sources) > 1:
+            yield f"mirrors.{name}: _schemas comes from {len(mirror.sources)} sources, and a registry reads one copy"
+        elif not company.hosts_with(ServiceRole.REGISTRY, mirror.sources[0]):
+            yield f"mirrors.{name}: _schemas comes from {mirror.sources[0]}, where no registry runs"
+
+
+def _loads(company: Company) -> Iterator[str]:
+    for load in company.loads:
+        hosts = company.hosts_with(ServiceRole.LOAD, load.datacenter)
+        if not hosts:
+            yield f'loads.{load.name}: no host of {load.datacenter} runs it; add "load" to the roles of one'
+        elif len(hosts) > 1:
+            named = " and ".join(host.name for host in hosts)
+            yield f"loads.{load.name}: {named} would both run it; give one of them the role load"
+    at_work = {load.datacenter for load in company.loads}
+    for host in company.hosts_with(ServiceRole.LOAD):
+        if host.datacenter not in at_work:
+            yield (
+                f"hosts.{host.name}.roles: load has nothing to do; no table [[loads]] has datacenter {host.datacenter}"
+            )
+
+
+def _decided_settings(services: Sequence[CompanyService]) -> Iterator[str]:
+    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for service in services:
+        for key in service.given.keys() & service.decided.keys():
+            found[service.role.value, key].append(service.name)
+    for (role, key), _ in sorted(found.items()):
+        yield f"settings.{role}: {key} follows from the description of hosts; remove it"
+
+
+def _security(company: Company) -> Iterator[str]:
+    if company.security.sasl and not company.security.tls:
+        yield "security.sasl needs security.tls = true: passwords would go over the wire in clear"

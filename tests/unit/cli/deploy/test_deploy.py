@@ -1,0 +1,150 @@
+"""`pipeline deploy`: faults of a description, and the folder of a render."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli.main import app
+from pipeline.errors import ConfigurationError
+from tests.support.companies import EXAMPLE
+
+
+@pytest.fixture
+def description(tmp_path: Path) -> Path:
+    path = tmp_path / "company.toml"
+    shutil.copy(EXAMPLE, path)
+    return path
+
+
+def run(*words: object) -> tuple[int, list[str]]:
+    """Return the exit code and the lines of a command; a ConfigurationError, which `main` would show, is one line."""
+    done = CliRunner().invoke(app, ["deploy", *map(str, words)])
+    if isinstance(done.exception, ConfigurationError):
+        return 2, [str(done.exception)]
+    return done.exit_code, done.output.splitlines()
+
+
+def contents(folder: Path) -> dict[str, tuple[str, int]]:
+    return {
+        str(path.relative_to(folder)): (path.read_text(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_sound_description_has_no_faults(description: Any) -> None:
+    assert run("check", description) == (0, [f"{description}: 31 services on 9 hosts, no faults."])
+
+
+def test_faults_of_parts_and_of_services_are_shown_and_nothing_is_written(description: Any, tmp_path: Any) -> None:
+    text = description.read_text()
+    description.write_text(text.replace("log.retention.hours = 720", "log.retention.hour = 720"))
+    code, lines = run("check", description)
+    assert code == 1
+    assert lines[0] == (
+        "settings.broker: log.retention.hour: is not a setting of the broker; did you mean log.retention.hours?"
+    )
+    assert lines[-1].endswith("company.toml has 1 fault")
+    description.write_text(text.replace('rack = "c"', 'rack = "b"').replace("zookeeper = 3", "zookeeper = 2"))
+    code, lines = run("render", description, tmp_path / "out")
+    assert (code, len(lines)) == (1, 10)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("role", "line", "fault"),
+    [
+        ("broker", 'ssl.key.password = "s3cret"', "settings.broker: ssl.key.password holds a secret"),
+        ("mirror", 'destination.sasl.password = "s3cret"', "settings.mirror: destination.sasl.password holds a secret"),
+        ("load", 'iceberg.catalog.password = "s3cret"', "settings.load: iceberg.catalog.password holds a secret"),
+        ("zookeeper", 'dataLogDir = "a\\nb"', "settings.zookeeper: dataLogDir must be one line of text, a number"),
+    ],
+)
+def test_what_no_rendered_file_may_hold(description: Any, role: str, line: str, fault: str) -> None:
+    text = description.read_text().rstrip() + "\n"
+    table = f"\n[settings.{role}]\n" if role != "broker" else ""
+    description.write_text(f"{text}{table}{line}\n")
+    code, lines = run("check", description)
+    assert code == 1
+    assert any(each.startswith(fault) for each in lines)
+    assert not any("s3cret" in each for each in lines)
+
+
+def test_a_second_render_touches_nothing(description: Any, tmp_path: Any) -> None:
+    out = tmp_path / "out"
+    assert run("render", description, out)[1] == [f"{out}: 41 written, 0 unchanged, 0 removed."]
+    before = contents(out)
+    assert run("render", description, out)[1] == [f"{out}: 0 written, 41 unchanged, 0 removed."]
+    assert contents(out) == before
+
+
+def test_a_change_touches_only_the_files_that_it_concerns(description: Any, tmp_path: Any) -> None:
+    out = tmp_path / "out"
+    run("render", description, out)
+    before = contents(out)
+    description.write_text(description.read_text().replace("log.retention.hours = 720", "log.retention.hours = 721"))
+    run("render", description, out)
+    after = contents(out)
+    assert sorted(path for path in after if after[path] != before[path]) == [
+        f"hub-{(number + 1) // 2}/etc/pipeline/broker-{number}.toml" for number in range(1, 7)
+    ]
+
+
+def test_files_of_hosts_that_are_gone_stay_until_they_are_pruned(description: Any, tmp_path: Any) -> None:
+    out = tmp_path / "out"
+    run("render", description, out)
+    (out / "hub-3" / "notes.txt").write_text("an operator's")
+    tables = description.read_text().split("\n\n")
+    without = [table for table in tables if not table.startswith(('[[hosts]]\nname = "hub-3"', "[[loads]]"))]
+    description.write_text("\n\n".join(without).replace("zookeeper = 2\nbrokers = [3, 4]", "brokers = [3, 4]"))
+    description.write_text(
+        description.read_text()
+        + "default.replication.factor = 2\nmin.insync.replicas = 1\noffsets.topic.replication.factor = 2\n"
+    )
+    code, lines = run("render", description, out)
+    assert code == 0
+    assert "no longer described: hub-3/etc/pipeline/audit-hub.toml" in lines
+    assert (out / "hub-3/etc/pipeline/audit-hub.toml").exists()
+    assert "no longer described: hub-3/units" in run("render", description, out)[1]
+    code, lines = run("render", description, out, "--prune")
+    assert "removed hub-3/etc/pipeline/broker-6.toml" in lines
+    assert [path.name for path in (out / "hub-3").rglob("*")] == ["notes.txt"]
+    assert run("render", description, out)[1] == [f"{out}: 0 written, 34 unchanged, 0 removed."]
+
+
+def test_files_that_no_render_wrote_are_left_alone(description: Any, tmp_path: Any) -> None:
+    out = tmp_path / "out"
+    target = out / "east-1" / "units"
+    target.parent.mkdir(parents=True)
+    target.write_text("mine\n")
+    code, lines = run("render", description, out)
+    assert (code, lines) == (
+        2,
+        [f"{out}: east-1/units is there, and no render wrote it; choose another folder"],
+    )
+    assert [path.name for path in out.rglob("*") if path.is_file()] == ["units"]
+
+
+def test_a_list_that_leads_elsewhere_is_refused(description: Any, tmp_path: Any) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (tmp_path / "kept").write_text("")
+    (out / "rendered-files").write_text("../kept\n")
+    code, lines = run("render", description, out, "--prune")
+    assert (code, lines) == (2, [f"{out / 'rendered-files'}: names ../kept, which is not in the folder"])
+    assert (tmp_path / "kept").exists()
+
+
+def test_prometheus_scrapes_every_http_server(description: Any, tmp_path: Any) -> None:
+    out = tmp_path / "out"
+    run("render", description, out)
+    groups = json.loads((out / "prometheus" / "targets.json").read_text())
+    targets = [target for group in groups for target in group["targets"]]
+    assert len(targets) == len(set(targets)) == 12 + 4 + 4 + 1
+    assert "hub-2.example.com:9090" in targets
+    assert {group["labels"]["job"] for group in groups} == {"broker", "mirror", "registry", "audit"}
+    assert {group["labels"]["datacenter"] for group in groups} == {"east", "west", "hub"}

@@ -1,0 +1,232 @@
+"""A description's faults are all found at once, each with the part and what to do."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline.deployment.company import company_of
+from pipeline.deployment.faults import faults_of
+from tests.support.companies import Document, change_host, example_company, example_document
+
+Change = Callable[[Document], Any]
+
+
+def added(table: str, **values: object) -> Change:
+    return lambda document: document.setdefault(table, []).append(values)
+
+
+def of_form(*changes: Change) -> tuple[str, ...]:
+    return company_of(example_document(*changes))[1]
+
+
+def test_the_example_has_no_faults() -> None:
+    assert faults_of(example_company()) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda d: d.pop("hosts"), "hosts is missing"),
+        (lambda d: d["hosts"][0].pop("address"), "hosts.east-1.address is missing"),
+        (change_host("east-1", rak="a"), "hosts.east-1.rak is no part of the description; did you mean rack?"),
+        (change_host("east-1", zookeeper=0), "hosts.east-1.zookeeper must be greater than or equal to 1 (given: 0)"),
+        (change_host("east-1", brokers=["one"]), "hosts.east-1.brokers.1 must be a valid integer (given: 'one')"),
+        (
+            change_host("east-1", roles=["miror"]),
+            "hosts.east-1.roles.1 must be 'registry', 'mirror', 'audit' or 'load' (given: 'miror')",
+        ),
+        (
+            change_host("east-1", name="east 1"),
+            "hosts.east 1.name has letters that are not allowed there (given: 'east 1')",
+        ),
+        (
+            change_host("east-1", disks=["data"]),
+            "hosts.east-1.disks.1 has letters that are not allowed there (given: 'data')",
+        ),
+        (
+            lambda d: d["settings"].update(brokers={}),
+            "settings.brokers: there is no such role; roles are zookeeper, broker, registry, mirror, audit, load",
+        ),
+        (
+            lambda d: d["settings"]["broker"].update({"num.partitions": 6}),
+            "settings num.partitions: is set twice, as a quoted key and as a dotted key or in a table",
+        ),
+    ],
+)
+def test_faults_of_form(change: Change, fault: str) -> None:
+    assert of_form(change) == (fault,)
+
+
+def test_all_faults_of_form_are_found_at_once() -> None:
+    found = of_form(change_host("east-1", zookeeper=0, rak="a", address=None), change_host("hub-1", disks=["data"]))
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (added("datacenters", name="west"), "datacenters: the name west is given twice; give each datacenter its own"),
+        (change_host("east-1", name="west-1"), "hosts: the name west-1 is given twice; give each host its own"),
+        (
+            added("loads", name="lake", datacenter="hub", root="/lake"),
+            "loads: the name lake is given twice; give each load its own",
+        ),
+        (
+            added("mirrors", destination="hub", sources=["east"], topics=["a"]),
+            "mirrors: two have the destination hub; make them one table",
+        ),
+        (
+            change_host("east-1", name="ansible"),
+            "hosts.ansible: this is the name of a folder beside those of hosts; choose another name",
+        ),
+        (
+            change_host("east-1", datacenter="eats"),
+            "hosts.east-1.datacenter: there is no datacenter eats; datacenters are east, west, hub",
+        ),
+        (
+            lambda d: d["mirrors"][0]["sources"].append("north"),
+            "mirrors.hub.sources: there is no datacenter north; datacenters are east, west, hub",
+        ),
+        (lambda d: d["mirrors"][0]["sources"].append("east"), "mirrors.hub.sources: east is named twice"),
+        (
+            lambda d: d["mirrors"][0]["sources"].append("hub"),
+            "mirrors.hub.sources: a datacenter cannot be a source of its own mirror",
+        ),
+        (change_host("east-2", brokers=[1]), "datacenters.east: two brokers have the id 1"),
+        (change_host("east-2", zookeeper=1), "datacenters.east: two ZooKeeper servers have the id 1"),
+        (
+            change_host("hub-1", ports={"audit": 9102, "registry": 9092}),
+            "port 9092 of hub-1.example.com is taken twice: by hub-1/broker-1 and by hub-1/registry-hub (HTTP); set "
+            "ports of the host",
+        ),
+        (
+            change_host("hub-1", ports={"broker_http": 9082}),
+            "port 9092 of hub-1.example.com is taken twice: by hub-1/broker-1 and by hub-1/broker-2 (HTTP); set ports "
+            "of the host",
+        ),
+        (
+            change_host("east-3", zookeeper=None),
+            "datacenters.east: 2 ZooKeeper servers tolerate no more failures than 1; use an odd number",
+        ),
+        (
+            change_host("east-3", rack=None),
+            "hosts.east-3.rack is missing: other hosts of east have one; give all hosts racks, or none",
+        ),
+        (
+            change_host("east-3", rack="b"),
+            "datacenters.east: offsets.topic.replication.factor = 3, and there are 2 racks (without racks, hosts): two "
+            "replicas of a partition would be lost together",
+        ),
+        (
+            lambda d: d["settings"]["broker"].update({"offsets.topic.replication.factor": 4}),
+            "datacenters.west: offsets.topic.replication.factor = 4, and there are 3 brokers",
+        ),
+        (
+            lambda d: d["settings"]["broker"].update({"min.insync.replicas": 3}),
+            "datacenters.hub: min.insync.replicas = 3, and default.replication.factor = 3: writes would fail while any "
+            "broker is restarted; set it lower",
+        ),
+        (
+            change_host("east-3", roles=["registry"]),
+            'mirrors.east: no host there runs it; add "mirror" to the roles of one',
+        ),
+        (
+            lambda d: d["mirrors"][0]["topics"].append("("),
+            "mirrors.hub.topics: ( is not a regular expression: missing ), unterminated subpattern at position 0",
+        ),
+        (
+            lambda d: d["mirrors"].pop(1),
+            "hosts.east-3.roles: mirror has nothing to do; no table [[mirrors]] has destination east",
+        ),
+        (
+            lambda d: d["mirrors"][1]["topics"].append("clicks"),
+            "mirrors: the topic clicks would go in a circle: east > hub > east; exclude it from one mirror "
+            "(topics_exclude)",
+        ),
+        (
+            lambda d: d["mirrors"][1]["topics"].append("a.*"),
+            "mirrors: a topic that several patterns match would go in a circle: east > hub > east; exclude it from one "
+            "mirror (topics_exclude)",
+        ),
+        (
+            lambda d: d["mirrors"][2].update(topics=["orders"]),
+            "registries of hub and of west would give the same ids to different schemas: let a mirror bring _schemas "
+            "from hub to the others (topics of [[mirrors]])",
+        ),
+        (
+            lambda d: d["mirrors"][1]["sources"].append("west"),
+            "mirrors.east: _schemas comes from 2 sources, and a registry reads one copy",
+        ),
+        (change_host("hub-3", roles=["audit"]), 'loads.lake: no host of hub runs it; add "load" to the roles of one'),
+        (
+            change_host("hub-2", roles=["load"]),
+            "loads.lake: hub-2 and hub-3 would both run it; give one of them the role load",
+        ),
+        (
+            lambda d: d.pop("loads"),
+            "hosts.hub-3.roles: load has nothing to do; no table [[loads]] has datacenter hub",
+        ),
+        (
+            lambda d: d["settings"]["broker"].update({"listeners": "PLAINTEXT://:9092"}),
+            "settings.broker: listeners follows from the description of hosts; remove it",
+        ),
+        (
+            lambda d: d["security"].update(sasl=True),
+            "security.sasl needs security.tls = true: passwords would go over the wire in clear",
+        ),
+    ],
+)
+def test_faults_between_parts(change: Change, fault: str) -> None:
+    assert fault in faults_of(example_company(change))
+
+
+def test_faults_of_several_parts_are_found_at_once() -> None:
+    company = example_company(
+        change_host("east-3", zookeeper=None), change_host("west-2", brokers=[1]), change_host("hub-3", roles=["audit"])
+    )
+    assert [fault.partition(":")[0] for fault in faults_of(company)] == [
+        "datacenters.west",
+        "datacenters.east",
+        "loads.lake",
+    ]
+
+
+def test_hosts_of_one_address_share_its_ports() -> None:
+    found = faults_of(example_company(change_host("east-2", address="east-1.example.com")))
+    assert any(
+        "port 9092 of east-1.example.com is taken twice: by east-1/broker-1 and by east-2/broker-2" in f for f in found
+    )
+
+
+def test_a_long_chain_of_mirrors_is_no_circle() -> None:
+    names = [f"dc{number}" for number in range(9)]
+
+    def chain(document: Document) -> None:
+        document["datacenters"] = [{"name": name} for name in names]
+        document["hosts"] = [
+            {
+                "name": name,
+                "address": f"{name}.example.com",
+                "datacenter": name,
+                "zookeeper": 1,
+                "brokers": [1],
+                "roles": ["mirror"],
+            }
+            for name in names
+        ]
+        document["hosts"][0]["roles"] = []
+        document["mirrors"] = [
+            {"destination": name, "sources": names[:number], "topics": [".*"]}
+            for number, name in enumerate(names)
+            if number
+        ]
+        document["loads"] = []
+
+    assert faults_of(example_company(chain)) == ()
+    closed = example_company(
+        chain,
+        change_host("dc0", roles=["mirror"]),
+        added("mirrors", destination="dc0", sources=["dc8"], topics=[".*"]),
+    )
+    assert any("dc8 > dc0 > dc8" in fault or "dc0 > dc8 > dc0" in fault for fault in faults_of(closed))

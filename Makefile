@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test demo test test-long test-faults simulate check bench bench-audit bench-broker bench-clients bench-cluster bench-mirror bench-load bench-registry bench-security bench-paper constraints clean
+.PHONY: install install-test package demo test test-long test-faults simulate check bench bench-audit bench-broker bench-clients bench-cluster bench-mirror bench-load bench-registry bench-security bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -7,6 +7,10 @@ install:
 install-test: install
 	@deploy/local/install.sh test
 	@tests/support/install.sh
+
+# Wheel, source archive, Debian package and bill of materials in dist/: docs/deploy/packages.md.
+package:
+	@deploy/debian/build.sh
 
 demo: install
 	@.venv/bin/pipeline demo $(if $(KEEP),--keep) $(if $(SECURE),--secure)

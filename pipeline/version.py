@@ -3,7 +3,7 @@
 import platform
 from pathlib import Path
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 _REPOSITORY = Path(__file__).parents[1] / ".git"
 _COMMIT_DIGITS = 12

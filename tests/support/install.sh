@@ -1,6 +1,6 @@
 #!/bin/sh
 # Programs that the tests need beyond Python packages: kcat, a foreign client, Chromium for the pages, promtool for the
-# alert rules, and a KDC of Kerberos for HDFS.
+# alert rules, a KDC of Kerberos for HDFS, and debootstrap, which makes machines of Debian's packages.
 # From the system, or from Debian's packages, which are unpacked below .cache: nothing on the machine changes, no root.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -26,3 +26,4 @@ command -v kcat >/dev/null 2>&1 || [ -x .cache/kcat/usr/bin/kcat ] || fetch kcat
     fetch chromium chromium chromium-driver fonts-dejavu-core
 command -v promtool >/dev/null 2>&1 || [ -x .cache/promtool/usr/bin/promtool ] || fetch promtool prometheus
 command -v krb5kdc >/dev/null 2>&1 || [ -x .cache/kerberos/usr/sbin/krb5kdc ] || fetch kerberos krb5-kdc krb5-admin-server krb5-user
+command -v debootstrap >/dev/null 2>&1 || [ -x .cache/debootstrap/usr/sbin/debootstrap ] || fetch debootstrap debootstrap

@@ -11,12 +11,14 @@ import itertools
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from pipeline.credentials import holds_secret
+from pipeline.credentials import MASK, holds_secret
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 
@@ -24,6 +26,30 @@ MAX_INT16 = 2**15 - 1
 MAX_INT32 = 2**31 - 1
 MAX_FAULTS = 20
 """Wrong settings that one error names."""
+_REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "greater_than_equal": "must be at least {ge}",
+        "greater_than": "must be greater than {gt}",
+        "less_than_equal": "must be at most {le}",
+        "less_than": "must be less than {lt}",
+        **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+        **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must be a number"),
+        **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+        **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+        "string_type": "must be text in quotes",
+        "string_too_short": "must have at least {min_length} character{s}",
+        "string_too_long": "must have at most {max_length} character{s}",
+        "too_short": "must have at least {min_length} item{s}",
+        "too_long": "must have at most {max_length} item{s}",
+        "string_pattern_mismatch": "must match the regular expression {pattern}",
+        "literal_error": "must be {expected}",
+        "enum": "must be {expected}",
+    }
+)
+"""Reasons by the kind of a fault, for people who do not know pydantic."""
+MAX_SHOWN = 300
+"""Characters of a value that logs show."""
+_LOGIN = re.compile(r"//[^/@\s]*@")
 _ENDPOINT = re.compile(r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/ ]*)):(?P<port>[0-9]{1,5})")
 
 
@@ -80,6 +106,24 @@ class SettingsModel(BaseModel):
         except ValidationError as error:
             raise _configuration_error(cls, error) from error
 
+    def changed(self) -> dict[str, Any]:
+        """Return the values that differ from their defaults, by dotted name, as a log may show them: without secrets.
+
+        Settings of a model within this one stand beside the others; tables of a list are a list of such mappings.
+        """
+        found: dict[str, Any] = {}
+        for name, field in type(self).model_fields.items():
+            value, alias = getattr(self, name), str(field.alias)
+            if name not in self.model_fields_set or value == field.get_default():
+                continue
+            if isinstance(value, SettingsModel):
+                prefix = alias[: alias.rfind(".") + 1]
+                within = value.changed().items()
+                found |= {key if key.startswith(prefix) else f"{prefix}{key}": item for key, item in within}
+            else:
+                found[alias] = MASK if holds_secret(field.annotation) or not field.repr else _shown(value)
+        return found
+
     @classmethod
     def descriptions(cls) -> dict[str, str]:
         """Return the descriptions by dotted name, each in one line."""
@@ -88,6 +132,25 @@ class SettingsModel(BaseModel):
             str(field.alias): " ".join((field.description or texts.get(name, "")).split())
             for name, field in cls.model_fields.items()
         }
+
+
+def _shown(value: object) -> Any:
+    """Return a value as a log shows it."""
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case Enum():
+            return value.value
+        case SettingsModel():
+            return value.changed()
+        case Mapping():
+            return {str(key): _shown(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            items = [_shown(item) for item in value]
+            return items if any(isinstance(item, dict) for item in items) else ",".join(map(str, items))
+        case _:
+            text = _LOGIN.sub(f"//{MASK}@", str(value))
+            return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
 
 
 @cache
@@ -113,14 +176,17 @@ def hint(key: str, model: type[SettingsModel]) -> str:
 
 def reason_of(error: Any) -> str:
     """Return the fault of a value, from an entry of `ValidationError.errors`."""
+    if (said := _REASONS.get(error["type"])) is not None:
+        found = error.get("ctx", {})
+        plural = "s" if found.get("min_length", found.get("max_length")) != 1 else ""
+        return said.format_map({**found, "s": plural})
     reason = re.sub(r"^\w+ should |, unable to (parse|interpret).*| after validation", "", str(error["msg"]))
-    reason = reason.replace("a valid tuple", "a list")
     return f"must {reason}" if reason != error["msg"] else reason.removeprefix("Value error, ")
 
 
 def _configuration_error(model: type[SettingsModel], error: ValidationError) -> ConfigurationError:
     """Return one error for all faults: the first fault of each key, in the order of the fields."""
-    entries: list[Any] = error.errors(include_url=False, include_context=False)
+    entries: list[Any] = error.errors(include_url=False)
     missing = tuple(f"{entry['loc'][0]}." for entry in entries if entry["type"] == "missing")
     faults: dict[str, ConfigurationError] = {}
     for entry in entries:

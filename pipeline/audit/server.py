@@ -16,9 +16,12 @@ from pipeline.audit.judgement.verdicts import Expectations
 from pipeline.audit.metrics import AuditMetrics
 from pipeline.audit.page.audit_page import PAGE_ROLES
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.diagnostics import get_logger
 from pipeline.model import Clock, HostPort
 from pipeline.net.http.server import operations_routes
 from pipeline.net.http.service import HttpService, serve_service
+
+logger = get_logger(__name__)
 
 
 async def run_audit(
@@ -63,7 +66,10 @@ async def run_audit(
     routes = [*page, *api.routes(), *operations_routes(metrics, lambda: None, warning=judgements.trouble)]
     http = HttpService(name="audit", routes=routes, roles={**PAGE_ROLES, **API_ROLES}, metrics=metrics)
     async with trio.open_nursery() as nursery:
-        task_status.started(await nursery.start(serve_service, http, config.http_listen, config.http))
+        address: HostPort = await nursery.start(serve_service, http, config.http_listen, config.http)
+        names = {cluster.name: ",".join(map(str, cluster.bootstrap)) for cluster in config.clusters}
+        logger.info("audit_ready", http=str(address), clusters=names)
+        task_status.started(address)
         nursery.start_soon(judgements.run)
         nursery.start_soon(figures.run)
         await collector.run()

@@ -202,8 +202,8 @@ async def _run(
                 await _start(nursery, handle.parts, world)
                 await nursery.start(_serve, handle.parts, listeners, protection, world)
                 handle.is_serving = True
-                address, http_address = str(handle.address), str(handle.http_address)
-                logger.info("broker_ready", broker=config.broker_id, address=address, http=http_address)
+                served = ",".join(f"{name}://{address}" for name, address in addresses.items())
+                logger.info("broker_ready", broker=config.broker_id, listeners=served, http=str(handle.http_address))
                 task_status.started(handle)
 
 

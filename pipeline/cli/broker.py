@@ -33,7 +33,7 @@ app = typer.Typer(no_args_is_help=True, help="Brokers, the services that store t
 @app.command()
 def start(config: Config) -> None:
     """Run a broker in the foreground; see docs/broker.md for its settings."""
-    run_service(_run, config)
+    run_service(read_broker_settings, _run, config)
 
 
 @app.command("list")
@@ -114,7 +114,7 @@ def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingCon
     return BrokerConfig.from_settings({k: v for k, v in settings.items() if k not in counting_names}), counting
 
 
-async def _run(settings: Settings) -> None:
+async def _run(config: "BrokerConfig", counting: "CountingConfig") -> None:
     from pipeline.broker.replication.observer import NoObserver
     from pipeline.broker.server import run_broker
     from pipeline.coordination.zookeeper import open_zookeeper
@@ -122,7 +122,6 @@ async def _run(settings: Settings) -> None:
     from pipeline.net.heap import keep_one_heap
     from pipeline.net.open_files import raise_open_files_limit
 
-    config, counting = read_broker_settings(settings)
     counter = None if config.datacenter is None else _counter(config.datacenter, counting, config)
     session_timeout_ms = config.zookeeper_session_timeout_ms
     keep_one_heap()

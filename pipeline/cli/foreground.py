@@ -5,10 +5,12 @@ import json
 import os
 import signal
 import ssl
+import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +23,8 @@ from pipeline.cli.terminal.client_config import http_login
 from pipeline.cli.terminal.settings import Settings, read_settings
 from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, PipelineError
-from pipeline.net.nurseries import unwrapped_errors
+from pipeline.net.nurseries import essential_error, unwrapped_errors
+from pipeline.settings import SettingsModel
 from pipeline.version import describe_build
 
 if TYPE_CHECKING:
@@ -54,35 +57,73 @@ def http_url(text: str) -> str:
 Mirror = Annotated[str, typer.Option("--mirror", metavar="URL", parser=http_url, help="HTTP address of the mirror.")]
 
 
-def run_service(run: Callable[[Settings], Awaitable[Any]], config: Path) -> None:
+def run_service(
+    read: Callable[[Settings], Sequence[SettingsModel]], run: Callable[..., Awaitable[Any]], config: Path
+) -> None:
     """Run a service with the settings of a file, in the foreground, until a signal arrives or it fails.
 
-    Logs the start with the program's version, and the end.
+    `read` checks the settings, and `run` takes the models that it returns. Logs the start with version, process and
+    settings other than defaults, and the end with its reason. Raises typer.Exit for a failure that was logged; on a
+    terminal, raises the failure itself.
     """
     output.configure_logging()
-    settings = read_settings(config)
-    logger.info("starting", **describe_build(), config=str(config), pid=os.getpid())
+    begun_s = time.monotonic()
     try:
         with unwrapped_errors():
-            trio.run(run_until_signalled, partial(run, settings))
-        logger.info("stopped")
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{config}: {error.key}", error.reason) from error
+            try:
+                models = read(read_settings(config))
+                changed = {name: value for model in models for name, value in model.changed().items()}
+                logger.info("starting", **describe_build(), pid=os.getpid(), config=str(config), settings=changed)
+                reason = trio.run(run_until_signalled, partial(run, *models))
+            except ConfigurationError as error:
+                raise _of_file(error, config) from error
+    except Exception as error:
+        if sys.stderr.isatty():
+            raise
+        raise typer.Exit(_log_failure(essential_error(error), begun_s)) from error
+    log_stopped(reason, begun_s)
+
+
+def log_stopped(reason: str, begun_s: float) -> None:
+    """Log the clean end of a service that was begun at this time of the monotonic clock."""
+    logger.info("stopped", reason=reason, uptime_s=_seconds_since(begun_s), exit_code=output.EXIT_DONE)
+
+
+def _of_file(error: ConfigurationError, config: Path) -> ConfigurationError:
+    """Return an error of settings that names their file."""
+    return error if error.key.startswith(str(config)) else ConfigurationError(f"{config}: {error.key}", error.reason)
+
+
+def _log_failure(error: BaseException, begun_s: float) -> int:
+    """Log the end of a service that failed, and return its exit code. Unexpected errors have their traceback."""
+    code = output.EXIT_USAGE if isinstance(error, ConfigurationError) else output.EXIT_FAILED
+    fields = {"error": type(error).__name__, "uptime_s": _seconds_since(begun_s), "exit_code": code}
+    if isinstance(error, PipelineError):
+        logger.error("stopped", reason=str(error), **fields)
+    else:
+        logger.error("stopped", reason=f"unexpected error: {error!r}", **fields, exc_info=error)
+    return code
+
+
+def _seconds_since(begun_s: float) -> float:
+    return round(time.monotonic() - begun_s, 1)
 
 
 def service_metrics() -> "CollectorRegistry":
-    """Return a registry for the metrics of a service, with `pipeline_build_info`."""
-    from prometheus_client import CollectorRegistry, Gauge
+    """Return a registry for the metrics of a service, with `pipeline_build_info` and those of the process."""
+    from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 
     metrics = CollectorRegistry()
+    ProcessCollector(registry=metrics)
     build = describe_build()
     info = Gauge("pipeline_build_info", "Version of the program, in labels; always 1.", list(build), registry=metrics)
     info.labels(**build).set(1)
     return metrics
 
 
-async def run_until_signalled(run: Callable[[], Awaitable[Any]]) -> None:
-    """Run until `run` ends; SIGTERM and SIGINT cancel it. Raises what `run` raises."""
+async def run_until_signalled(run: Callable[[], Awaitable[Any]]) -> str:
+    """Run until `run` ends; SIGTERM and SIGINT cancel it. Return the reason of the end. Raises what `run` raises."""
+    reason = "nothing is left to do"
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
 
@@ -92,9 +133,11 @@ async def run_until_signalled(run: Callable[[], Awaitable[Any]]) -> None:
 
             nursery.start_soon(run_and_end)
             async for number in signals:
-                logger.info("stopping", signal=signal.Signals(number).name)
+                reason = signal.Signals(number).name
+                logger.info("stopping", signal=reason)
                 nursery.cancel_scope.cancel()
                 break
+    return reason
 
 
 class ServiceError(PipelineError):

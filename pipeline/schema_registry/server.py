@@ -193,7 +193,7 @@ async def serve_registry(
         served = HttpService(name="registry", routes=routes, roles=roles, metrics=metrics, prepare=prepare)
         address: HostPort = await nursery.start(serve_service, served, config.http_listen, config.http)
         service.writer.url = _advertised_url(config, address)
-        logger.info("registry_serving", address=str(address), topic=config.topic, url=service.writer.url)
+        logger.info("registry_ready", http=str(address), topic=config.topic, url=service.writer.url)
         task_status.started(address)
         await trio.sleep_forever()
 

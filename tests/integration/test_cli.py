@@ -135,7 +135,6 @@ def test_files_that_cannot_be_read(cluster: LocalCluster, tmp_path: Path) -> Non
     for command in (
         (*with_schema, str(none)),
         (*to_clicks, str(none)),
-        ("broker", "start", "--config", str(none)),
         ("schema", "register", "clicks-value", str(none), "--registry", cluster.registry),
     ):
         assert complaint(*command, code=2) == f"{none}: cannot be read: No such file or directory"

@@ -51,7 +51,7 @@ def test_values_are_read_by_their_dotted_names() -> None:
         ({"http.listen": "a:1", "bootstrap.servers": 9092}, "bootstrap.servers", "must be text in quotes"),
         ({"http.listen": "a:1", "bootstrap.servers": ["a:1"]}, "bootstrap.servers", "must be text in quotes"),
         ({"http.listen": "a:1", "peers": "east"}, "peers", r"^peers: must be a list \(given: 'east'\)$"),
-        ({"http.listen": "a:1", "linger.ms": 2000}, "linger.ms", "less than or equal to 1000"),
+        ({"http.listen": "a:1", "linger.ms": 2000}, "linger.ms", "must be at most 1000"),
         ({"http.listen": "a:1", "linger.m": 1}, "linger.m", "did you mean linger.ms"),
         ({"http.listen": "a:1", "linger.ms": 13}, "linger.ms", "^linger.ms: must not be 13, which brings bad luck$"),
         ({"http.listen": "a:1", "linger.ms": 14}, "http.listen, linger.ms", "likes linger.ms=14$"),

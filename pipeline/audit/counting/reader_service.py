@@ -141,5 +141,7 @@ async def run_reader_service(
     ]
     http = HttpService(name="audit-reader", routes=routes, roles=READER_ROLES, metrics=metrics)
     async with trio.open_nursery() as nursery:
-        task_status.started(await nursery.start(serve_service, http, config.http_listen, config.http))
+        address: HostPort = await nursery.start(serve_service, http, config.http_listen, config.http)
+        logger.info("audit_count_ready", http=str(address), bootstrap=",".join(map(str, config.bootstrap)))
+        task_status.started(address)
         await service.run()

@@ -1,6 +1,7 @@
 """`pipeline audit`: the audit service, and its report of counts at every step."""
 
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,13 +14,16 @@ from pipeline.cli.foreground import Config, run_service, service_metrics
 from pipeline.cli.terminal.connect import wall_clock
 from pipeline.cli.terminal.settings import Settings
 
+if TYPE_CHECKING:
+    from pipeline.audit.config import AuditConfig
+
 app = typer.Typer(no_args_is_help=True, help="The audit, a service that compares the counts of every step.")
 
 
 @app.command()
 def start(config: Config) -> None:
     """Run the audit service in the foreground; see docs/audit/service.md for its settings."""
-    run_service(_run, config)
+    run_service(_read, _run, config)
 
 
 app.command()(report)
@@ -29,8 +33,13 @@ app.command("explain")(explain_hour)
 app.command()(daily)
 
 
-async def _run(settings: Settings) -> None:
+def _read(settings: Settings) -> "tuple[AuditConfig]":
     from pipeline.audit.config import AuditConfig
+
+    return (AuditConfig.from_settings(settings),)
+
+
+async def _run(config: "AuditConfig") -> None:
     from pipeline.audit.narrowing.narrower import Narrower
     from pipeline.audit.page.audit_page import audit_page_routes
     from pipeline.audit.server import run_audit
@@ -43,7 +52,6 @@ async def _run(settings: Settings) -> None:
 
     keep_one_heap()
     free_large_blocks()
-    config = AuditConfig.from_settings(settings)
     async with AsyncExitStack() as stack:
         clusters = {
             cluster.name: await stack.enter_async_context(

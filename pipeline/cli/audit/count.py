@@ -2,10 +2,14 @@
 
 import socket
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from pipeline.cli.foreground import Config, run_service, service_metrics
 from pipeline.cli.terminal.connect import randomness, wall_clock
 from pipeline.cli.terminal.settings import Settings
+
+if TYPE_CHECKING:
+    from pipeline.audit.counting.reader_config import ReaderConfig
 
 
 def count(config: Config) -> None:
@@ -13,16 +17,20 @@ def count(config: Config) -> None:
 
     Every byte of the counted topics is fetched once.
     """
-    run_service(_run, config)
+    run_service(_read, _run, config)
 
 
-async def _run(settings: Settings) -> None:
+def _read(settings: Settings) -> "tuple[ReaderConfig]":
     from pipeline.audit.counting.reader_config import ReaderConfig
+
+    return (ReaderConfig.from_settings(settings),)
+
+
+async def _run(config: "ReaderConfig") -> None:
     from pipeline.audit.counting.reader_service import run_reader_service
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
 
-    config = ReaderConfig.from_settings(settings)
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(
             open_cluster(

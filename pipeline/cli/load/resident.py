@@ -4,12 +4,13 @@ import logging
 import os
 import sys
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import trio
 
-from pipeline.cli.foreground import run_until_signalled, service_metrics
+from pipeline.cli.foreground import log_stopped, run_until_signalled, service_metrics
 from pipeline.cli.load.complete import Marking, hours_of
 from pipeline.cli.load.report import report_counts
 from pipeline.cli.terminal import output
@@ -48,6 +49,7 @@ def run_resident(
 
     address = _address(http_listen)
     output.configure_logging()
+    begun_s = time.monotonic()
     logger.info("starting", **describe_build(), pid=os.getpid(), interval_s=interval_s)
     application = SparkApplication(spark)
     round_ended = threading.Event()
@@ -69,12 +71,12 @@ def run_resident(
     try:
         with unwrapped_errors():
             run = partial(resident.run, interval_s=interval_s, http_listen=address, http=loads.http)
-            trio.run(run_until_signalled, run)
+            reason = trio.run(run_until_signalled, run)
     finally:
         logging.disable(logging.CRITICAL)  # py4j complains of the end of its JVM
         application.kill()
     round_ended.wait(ABANDONED_ROUND_S)
-    logger.info("stopped")
+    log_stopped(reason, begun_s)
     sys.stderr.flush()
     os._exit(0)  # threads of an abandoned round may wait for brokers yet
 

@@ -3,6 +3,7 @@
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,13 +20,16 @@ from pipeline.cli.mirror.verify import verify
 from pipeline.cli.terminal.connect import randomness, wall_clock
 from pipeline.cli.terminal.settings import Settings, read_settings
 
+if TYPE_CHECKING:
+    from pipeline.mirror.config import MirrorConfig
+
 app = typer.Typer(no_args_is_help=True, help="The mirror, a service that copies live clusters into the offline one.")
 
 
 @app.command()
 def start(config: Config) -> None:
     """Run the mirror service in the foreground; see docs/mirror/settings.md for its settings."""
-    run_service(partial(_run, config.absolute()), config)
+    run_service(_read, partial(_run, config.absolute()), config)
 
 
 app.command()(status)
@@ -40,11 +44,17 @@ app.command()(reverse)
 app.command()(retire)
 
 
-async def _run(file: Path, settings: Settings) -> None:
+def _read(settings: Settings) -> "tuple[MirrorConfig]":
+    from pipeline.mirror.config import MirrorConfig
+
+    return (MirrorConfig.from_settings(settings),)
+
+
+async def _run(file: Path, config: "MirrorConfig") -> None:
     with uncollected():
         from pipeline.client.cluster.cluster import Cluster, open_cluster
         from pipeline.client.cluster.config import ClientConfig
-        from pipeline.mirror.config import MirrorConfig, SourceConfig
+        from pipeline.mirror.config import SourceConfig
         from pipeline.mirror.service import run_mirror
         from pipeline.net.garbage import expect_large_answers
         from pipeline.net.heap import keep_one_heap
@@ -57,7 +67,6 @@ async def _run(file: Path, settings: Settings) -> None:
             ClientConfig(bootstrap=source.bootstrap, client_id="pipeline-mirror", security=source.security)
         )
 
-    config = MirrorConfig.from_settings(settings)
     async with AsyncExitStack() as stack:
         observer = None
         hub = ClientConfig(

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import structlog
 import typer
 
+EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_CONFLICT = 3
@@ -198,6 +199,11 @@ def progress(description: str, total: int | None, *, shown: bool = True) -> Iter
         yield _Bar(bar, bar.add_task(description, total=total))
 
 
+def _event_first(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Return the fields of a line with time, level and event in front, for people who read the lines as they are."""
+    return {**{name: fields.pop(name) for name in ("timestamp", "level", "event")}, **fields}
+
+
 def configure_logging(level: str = "info") -> None:
     """Write structured logs to stderr: readable on a terminal, one JSON document a line elsewhere.
 
@@ -216,6 +222,7 @@ def configure_logging(level: str = "info") -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
             structlog.processors.format_exc_info if not terminal else structlog.dev.set_exc_info,
+            _event_first,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),

@@ -62,8 +62,8 @@ def test_text_and_numbers_mean_the_same() -> None:
 @pytest.mark.parametrize(
     ("settings", "key", "reason"),
     [
-        ({"broker.id": -1}, "broker.id", "greater than or equal to 0"),
-        ({"broker.id": "one"}, "broker.id", "valid integer"),
+        ({"broker.id": -1}, "broker.id", "must be at least 0"),
+        ({"broker.id": "one"}, "broker.id", "must be a whole number"),
         ({"broker.idd": 1}, "broker.idd", "did you mean broker.id"),
         ({"max.connections.per.ip": 0}, "max.connections.per.ip", "only if max.connections.per.ip.overrides names"),
         ({"max.connections.per.ip.overrides": "host:1"}, "max.connections.per.ip.overrides", "with an IP address"),

@@ -19,6 +19,7 @@ from pipeline.broker.membership.session_watch import SessionWatch
 from pipeline.broker.quotas.keeper import QuotaKeeper
 from pipeline.broker.quotas.table import QuotaKind, QuotaTable
 from pipeline.broker.replicas.assigner import ReplicaAssigner
+from pipeline.broker.replicas.disk_room import DiskRoom
 from pipeline.broker.replicas.lost_replicas import LostReplicas
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.broker.replicas.strays import StrayKeeper
@@ -119,7 +120,6 @@ def assemble(
     lost_replicas = LostReplicas(zookeeper, view, replicas, own.id, controller.counts)
     assigner = ReplicaAssigner(view, replicas, lost_replicas, own.id)
     sessions = FetchSessions(config.max_fetch_sessions, rng, kept)
-    fetch = FetchService(sessions, FileOpenings(disks), leader_throttle(settings))
     context = BrokerContext(
         settings=settings,
         view=view,
@@ -127,12 +127,13 @@ def assemble(
         controller=controller,
         replicas=replicas,
         strays=strays,
+        room=DiskRoom(directories, disks),
         groups=groups,
         topics=TopicChanges(zookeeper, view, settings, strays.topic_ids, clock, rng),
         configs=ConfigChanges(zookeeper, view, settings),
         quotas=_quota_keeper(config),
         produce=_produce_service(config, world),
-        fetch=fetch,
+        fetch=FetchService(sessions, FileOpenings(disks), leader_throttle(settings)),
         clock=clock,
         inter_broker_listener=inter_broker,
         authorizer_log=AuthorizerLog(config.listening.authorizer_log_level),

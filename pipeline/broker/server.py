@@ -119,8 +119,10 @@ class BrokerHandle:
         return self._cluster_problem() or self.warning()
 
     def warning(self) -> str | None:
-        """Return a sentence about a problem that a restart of this broker does not mend, or None."""
-        return None if self.parts is None else self.parts.context.session.problem
+        """Return a sentence about problems that a restart of this broker does not mend, or None."""
+        if self.parts is None:
+            return None
+        return ". ".join(filter(None, (self.parts.context.session.problem, self.parts.context.room.problem))) or None
 
     def disk_trouble(self) -> str | None:
         """Return None if all disks are well, else a sentence about the problems."""
@@ -231,6 +233,7 @@ async def _start(nursery: trio.Nursery, parts: Parts, world: World) -> None:
     nursery.start_soon(parts.membership.keep_epoch)
     await nursery.start(broker.controller.run)
     nursery.start_soon(replicas.watch_log_dirs)
+    nursery.start_soon(broker.room.run)
     nursery.start_soon(
         leave_what_failed,
         world.zookeeper,

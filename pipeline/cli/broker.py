@@ -61,7 +61,7 @@ def describe(
 ) -> None:
     """Show brokers: controller, log dirs with bytes and partitions, API versions, settings other than defaults.
 
-    Exit code 1 if a broker does not answer or has a failed log dir.
+    Exit code 1 if a broker does not answer, or has a log dir that failed or is full.
     """
     from pipeline.cli.cluster.broker_description import gather_brokers, print_broker, troubles
 

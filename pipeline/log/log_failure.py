@@ -23,12 +23,13 @@ logger = get_logger(__name__)
 
 
 class FallibleLog(Protocol):
-    """A log that can fail. `on_failure` is called once, if its disk refused something."""
+    """A log that can fail. `on_failure` is called once, if its disk refused something; `on_full` for lack of room."""
 
     files: Files
     directory: Path
     failure: StorageError | None
     on_failure: Callable[[StorageError], None]
+    on_full: Callable[[DiskFullError], None]
 
 
 _Log = TypeVar("_Log", bound=FallibleLog)
@@ -89,7 +90,8 @@ def failing_unless_full(log: FallibleLog) -> Iterator[None]:
     """Take a log offline if the disk refuses something for another reason than a lack of space."""
     try:
         yield
-    except DiskFullError:
+    except DiskFullError as error:
+        log.on_full(error)
         raise
     except StorageError as error:
         fail(log, error)
@@ -103,6 +105,7 @@ def failing_half_way(log: FallibleLog) -> Iterator[None]:
         yield
     except StorageError as error:
         if isinstance(error, DiskFullError):
+            log.on_full(error)
             fail_alone(log, error)
         else:
             fail(log, error)

@@ -88,6 +88,7 @@ class UnifiedLog:
         """True if nothing was acknowledged before it was on the disk (`flush_promise`)."""
         self.failure: StorageError | None = None
         self.on_failure: Callable[[StorageError], None] = lambda _: None
+        self.on_full: Callable[[DiskFullError], None] = lambda _: None
         self.on_moving_back: Callable[[UnifiedLog], None] = lambda _: None
         """Rewrites checkpoints with offsets beyond the log end offset."""
         self.waits_for_disk = True
@@ -272,7 +273,9 @@ class UnifiedLog:
                 remove_segment(segment)
         except StorageError as second:
             fail(self, second)
-        if isinstance(error, StorageError) and not isinstance(error, DiskFullError):
+        if isinstance(error, DiskFullError):
+            self.on_full(error)
+        elif isinstance(error, StorageError):
             fail(self, error)
 
     def _segment_for(self, size_bytes: int, headers: Sequence[BatchHeader], now_ms: int) -> Segment:

@@ -104,10 +104,28 @@ class BrokerCollector(Collector):
         for directory in replicas.directories.opened:
             waiting.add_metric([str(directory.path)], replicas.disks.waiting_s(directory.path))
         yield waiting
+        yield from self._collect_room()
         yield self._per_partition("size", "Bytes on disk.", lambda partition: partition.log.snapshot.size_bytes)
         yield self._per_partition("numlogsegments", "Segments.", lambda partition: len(partition.log.snapshot.segments))
         yield self._per_partition("logstartoffset", "Oldest offset.", lambda partition: partition.log.log_start_offset)
         yield self._per_partition("logendoffset", "Next offset.", lambda partition: partition.log.log_end_offset)
+
+    def _collect_room(self) -> Iterator[Metric]:
+        """Room on the disks of log dirs that are online, in bytes."""
+        room = self._broker.room
+        size, free, full = (
+            GaugeMetricFamily(f"pipeline_log_dir_{name}", text, labels=["log_dir"])
+            for name, text in (
+                ("size_bytes", "Size of the file system that holds the log dir."),
+                ("free_bytes", "Bytes that are free for the broker on the file system of the log dir."),
+                ("full", "1 while the log dir is full, so that writes are refused; else 0."),
+            )
+        )
+        for path, volume in sorted(room.volumes.items()):
+            size.add_metric([str(path)], volume.total_bytes)
+            free.add_metric([str(path)], volume.usable_bytes)
+            full.add_metric([str(path)], int(path in room.full))
+        yield from (size, free, full)
 
     def _per_partition(self, name: str, text: str, value_of: Callable[[Partition], int]) -> Metric:
         name = f"kafka_log_log_{name}"

@@ -93,8 +93,6 @@ class Partition:
     bytes_out: int = 0
     messages_in: int = 0
     messages_out: float = 0
-    refusal: str | None = None
-    """Why the disk refused the last append; None if it did not."""
     damage: str | None = None
     """Why a read found no batch where one must be; None until that happens."""
     nothing_new: PartitionData | None = None
@@ -113,8 +111,8 @@ class Partition:
 
     @property
     def problem(self) -> str | None:
-        """A sentence on what is wrong with the disk, None if nothing is."""
-        return str(self.log.failure) if self.log.failure is not None else self.refusal or self.damage
+        """A sentence on what is wrong with the log, None if nothing is. Lack of room is that of the log dir."""
+        return str(self.log.failure) if self.log.failure is not None else self.damage
 
     # Roles
 
@@ -250,7 +248,6 @@ class Partition:
         except StorageError as error:
             self._refused(error)
             raise
-        self.refusal = None
         if not info.duplicate:
             messages = 0
             for header in info.headers:
@@ -323,7 +320,6 @@ class Partition:
         return log_start_offset
 
     def _refused(self, error: StorageError) -> None:
-        self.refusal = str(error)
         if self.log.failure is not None:
             if self.leadership is not None:
                 self.leadership.end_commit_waits(error)
@@ -349,7 +345,6 @@ class Partition:
             except StorageError as error:
                 self._refused(error)
                 raise
-            self.refusal = None
             self._await_flush(sum(header.record_count for header in headers_of_run))
             self.observer.appended(self.topic_partition, info.headers)
         end_offset = log.log_end_offset

@@ -16,6 +16,7 @@ from pipeline.broker.controller.controller import Controller
 from pipeline.broker.groups.service import GroupService
 from pipeline.broker.membership.session_watch import SessionWatch
 from pipeline.broker.quotas.keeper import QuotaKeeper
+from pipeline.broker.replicas.disk_room import DiskRoom
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.broker.replicas.strays import StrayKeeper
 from pipeline.broker.replication.copier_claims import CopierClaims
@@ -93,6 +94,7 @@ class BrokerContext:
     controller: Controller
     replicas: Replicas
     strays: StrayKeeper
+    room: DiskRoom
     groups: GroupService
     topics: TopicChanges
     configs: ConfigChanges

@@ -65,6 +65,7 @@ def _log_dir(log_dir: LogDir) -> dict[str, Any]:
         "partitions": len(log_dir.partitions),
         "disk_bytes": log_dir.total_bytes,
         "disk_usable_bytes": log_dir.usable_bytes,
+        "lack_of_room": log_dir.lack_of_room or None,
     }
 
 
@@ -76,7 +77,7 @@ def _api_name(key: int) -> str:
 
 
 def troubles(description: dict[str, Any]) -> list[str]:
-    """Return the brokers that do not answer, and the log dirs that failed."""
+    """Return the brokers that do not answer, and the log dirs that failed or are full."""
     found = []
     for broker in description["brokers"]:
         if broker["error"] is not None:
@@ -87,6 +88,8 @@ def troubles(description: dict[str, Any]) -> list[str]:
             for log_dir in broker["log_dirs"]
             if log_dir["error"] is not None
         ]
+        full = [log_dir["lack_of_room"] for log_dir in broker["log_dirs"] if log_dir["lack_of_room"] is not None]
+        found += [f"broker {broker['id']}: {reason}" for reason in full]
     return found
 
 

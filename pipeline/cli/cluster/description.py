@@ -153,6 +153,7 @@ def broker_rows(view: ClusterMetadata, answers: Mapping[BrokerId, BrokerReport])
                 "leaders": leaders[broker],
                 "replicas": replicas[broker],
                 "bytes": answer.bytes,
+                "full_log_dirs": [each.lack_of_room for each in answer.log_dirs or () if each.lack_of_room],
             }
         )
     return told
@@ -231,14 +232,15 @@ def _any_of(brokers: tuple[BrokerId, ...] | list[BrokerId]) -> str:
 def is_in_trouble(description: Mapping[str, Any]) -> bool:
     """True if a client cannot write, or if that is unknown.
 
-    A partition is offline or below min.insync.replicas, ZooKeeper lost a topic or its settings, there is no controller,
-    or a registered broker does not answer, has no contact to ZooKeeper, or could not join again.
+    A partition is offline or below min.insync.replicas, a log dir is full, ZooKeeper lost a topic or its settings,
+    there is no controller, or a registered broker does not answer, has no contact to ZooKeeper, or could not join
+    again.
     """
     return (
         bool(description["offline"] or description["below_min_isr"])
         or description["controller"] is None
         or any(stray["reason"] == UNKNOWN_TOPIC for stray in description["strays"])
-        or any(broker["lost_znodes"] for broker in description["brokers"])
+        or any(broker["lost_znodes"] or broker["full_log_dirs"] for broker in description["brokers"])
         or any(_trouble_of(broker) is not None for broker in description["brokers"] if broker["alive"])
     )
 
@@ -255,6 +257,10 @@ def _trouble_of(broker: Mapping[str, Any]) -> str | None:
     return "cannot join again" if broker["problem"] else None
 
 
+def _state_of(broker: Mapping[str, Any]) -> str:
+    return _trouble_of(broker) or ("disk full" if broker["full_log_dirs"] else "alive")
+
+
 def print_cluster(told: Mapping[str, Any]) -> None:
     """Print the description for people."""
     output.say(
@@ -262,7 +268,7 @@ def print_cluster(told: Mapping[str, Any]) -> None:
         f" {told['partitions']} partitions, {told['moving']} of them being moved"
     )
     keys = ["id", "address", "state", "rack", "leaders", "replicas", "bytes"]
-    rows = [[{**broker, "state": _trouble_of(broker) or "alive"}[key] for key in keys] for broker in told["brokers"]]
+    rows = [[{**broker, "state": _state_of(broker)}[key] for key in keys] for broker in told["brokers"]]
     output.say("\n" + output.table(["BROKER", "ADDRESS", "STATE", "RACK", "LEADERS", "REPLICAS", "BYTES"], rows))
     _print_doubts(told["brokers"])
     _print_partitions("Under-replicated", told["under_replicated"], {"dead": "DEAD-REPLICAS"})
@@ -288,6 +294,9 @@ def _print_doubts(brokers: Sequence[Mapping[str, Any]]) -> None:
             "\nZooKeeper lost znodes of topics: restore them before a broker is restarted, since it would lack their"
             f" contents (min.insync.replicas, say). Missing or unreadable: {', '.join(lost[:MAX_ROWS])}"
         )
+    for broker in brokers:
+        for full in broker["full_log_dirs"]:
+            output.say(f"\nBroker {broker['id']}: {full}.")
     silent = [broker for broker in brokers if broker["alive"] and not broker["answers"]]
     for broker in silent:
         output.say(

@@ -51,6 +51,8 @@ class LogDir:
     """Bytes of each log."""
     strays: Sequence[StrayLog] = ()
     """Strays; empty for a broker of another maker."""
+    lack_of_room: str = ""
+    """A sentence that says that the log dir is full; else empty, as for a broker of another maker."""
 
 
 async def describe_cluster(cluster: Cluster, broker: BrokerId | None = None, *, timeout_s: float) -> ClusterDescription:
@@ -102,6 +104,7 @@ async def describe_log_dirs(cluster: Cluster, broker: BrokerId, *, timeout_s: fl
                 )
                 for stray in result.strays
             ),
+            lack_of_room=result.lack_of_room,
         )
         for result in response.results
     ]

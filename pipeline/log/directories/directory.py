@@ -76,6 +76,8 @@ class LogDirectory:
         self.foreign: list[Path] = []
         """Entries with the name of a partition, or of a deleted one, that no broker created: left alone."""
         self.failure: StorageError | None = None
+        self.refusal: DiskFullError | None = None
+        """The last write that was refused for lack of room, until somebody takes note of it."""
         self.may_lack_tails = False
         """True if the machine lost power since the logs were written."""
         self.files = files
@@ -109,6 +111,7 @@ class LogDirectory:
     def add(self, log: UnifiedLog) -> None:
         """Add a log that was opened or created."""
         log.on_failure = self._take_offline
+        log.on_full = self._note_refusal
         log.on_moving_back = self._checkpoint_move
         self._logs[log.topic_partition] = log
 
@@ -121,6 +124,9 @@ class LogDirectory:
         for log in list(self._logs.values()):
             abandon(log, f"its log dir is offline: {error}")
 
+    def _note_refusal(self, error: DiskFullError) -> None:
+        self.refusal = error
+
     def _check_online(self) -> None:
         if self.failure is not None:
             raise StorageError(self.failure.path, self.failure.reason)
@@ -131,7 +137,10 @@ class LogDirectory:
         self._check_online()
         try:
             yield
-        except (DiskFullError, OddEntryError):
+        except DiskFullError as error:
+            self._note_refusal(error)
+            raise
+        except OddEntryError:
             raise
         except StorageError as error:
             self._take_offline(error)

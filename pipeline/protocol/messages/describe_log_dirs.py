@@ -1,7 +1,7 @@
 """DescribeLogDirs (35), versions 1 to 5: log directories, and the size of what lies in them (KIP-113).
 
 Version 2 is flexible, 3 adds a top-level error, 4 the size of the volumes (KIP-827), 5 whether a directory is cordoned.
-From version 2 on the tagged field 10000 of a directory, ours, names the strays in it.
+From version 2 on the tagged fields 10000 and 10001 of a directory, ours, name its strays, and say that it is full.
 """
 
 from collections.abc import Sequence
@@ -70,6 +70,7 @@ class DescribeLogDirsResult:
     usable_bytes: Annotated[Int64, Wire(since=4, ignorable=True)] = -1
     is_cordoned: Annotated[Bool, Wire(since=5, ignorable=True)] = False
     strays: Annotated[Sequence[DescribeLogDirsStray], Wire(since=2, tag=10000, ignorable=True)] = ()
+    lack_of_room: Annotated[String, Wire(since=2, tag=10001, ignorable=True)] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

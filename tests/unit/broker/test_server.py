@@ -9,6 +9,7 @@ import httpx
 import pytest
 import trio
 
+from pipeline.broker.replicas import disk_room
 from pipeline.coordination.znodes import BrokerRegistration, PartitionState, broker_path, partition_state_path
 from pipeline.errors import ConfigurationError
 from pipeline.log.files import DiskFiles
@@ -19,7 +20,7 @@ from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest
 from pipeline.protocol.messages.metadata import MetadataRequest
 from pipeline.testing.faulty_files import FaultyFiles
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.support.broker_in_process import Broker, Start, batch
+from tests.support.broker_in_process import TIMEOUT_S, Broker, Start, batch
 
 
 async def until_ready(broker: Broker, condition: Callable[[Any], bool]) -> Any:
@@ -170,18 +171,25 @@ async def test_a_broker_serves_on_without_zookeeper_and_registers_again_after_ex
         assert (await broker.produce("t", batch(b"b"))).error_code == ErrorCode.NONE
 
 
-async def test_a_full_disk_refuses_appends_and_recovers(start: Start) -> None:
+async def test_a_full_disk_refuses_appends_and_recovers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_room, "ROOM_CHECK_S", 0.01)
+    monkeypatch.setattr(disk_room, "REFUSAL_COUNTS_S", 0.5)
     files = FaultyFiles(DiskFiles(), random.Random(1))
     async with start(files=files) as broker:
         await broker.create("t")
         assert (await broker.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
         files.capacity_bytes = files.used_bytes + 10
         assert (await broker.produce("t", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert broker.handle.disk_trouble() is not None
+        with trio.fail_after(TIMEOUT_S):
+            while "is full" not in (broker.handle.readiness() or ""):
+                await trio.sleep(0.01)
+        assert broker.handle.health() is None  # a restart makes no room
         assert (await broker.fetch("t", 0)).high_watermark == 1
         files.capacity_bytes = None
         assert (await broker.produce("t", batch(b"b"))).base_offset == 1
-        assert broker.handle.disk_trouble() is None
+        with trio.fail_after(TIMEOUT_S):
+            while broker.handle.readiness() is not None:
+                await trio.sleep(0.01)
 
 
 async def test_many_producers_share_a_flush(start: Start) -> None:

@@ -2,17 +2,15 @@
 
 - A log dir whose disk failed has KAFKA_STORAGE_ERROR and no partitions; space that is not reported in time is -1.
 - The lag of a follower is the number of committed records that it lacked at its leader's last answer; a leader's is 0.
-- A tagged field of ours holds strays, if all partitions are requested.
+- Tagged fields of ours hold strays, if all partitions are requested, and a sentence about a log dir that is full.
 """
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
-import trio
-
+from pipeline.broker.replicas.disk_room import measured_volume
 from pipeline.broker.replicas.strays import Stray
 from pipeline.broker.requests.context import BrokerContext, Caller
-from pipeline.broker.runtime.disk_threads import STALLED_S, DiskThreads
 from pipeline.broker.runtime.slicing import Turns
 from pipeline.errors import StorageError
 from pipeline.log.directories.directory import LogDirectory
@@ -29,7 +27,7 @@ from pipeline.protocol.messages.describe_log_dirs import (
 )
 from pipeline.protocol.schema import ZERO_UUID
 
-UNKNOWN_VOLUME = Volume(total_bytes=-1, usable_bytes=-1)
+_UNKNOWN_VOLUME = Volume(total_bytes=-1, usable_bytes=-1)
 PARTITIONS_AT_ONCE = 10_000
 """Partitions that are read before other requests have a turn."""
 
@@ -48,9 +46,7 @@ async def handle(
     lags = {followed.topic_partition: followed.lag for followed in broker.replicas.fetchers.partitions}
     strays = broker.strays.strays if wanted is None else ()
     directories = broker.replicas.directories
-    results = [
-        await _describe(broker.replicas.disks, directory, wanted, lags, strays) for directory in directories.opened
-    ]
+    results = [await _describe(broker, directory, wanted, lags, strays) for directory in directories.opened]
     opened = {directory.path for directory in directories.opened}
     results += [
         DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path.absolute()))
@@ -61,7 +57,7 @@ async def handle(
 
 
 async def _describe(
-    disks: DiskThreads,
+    broker: BrokerContext,
     directory: LogDirectory,
     wanted: set[TopicPartition] | None,
     lags: Mapping[TopicPartition, int],
@@ -69,7 +65,7 @@ async def _describe(
 ) -> DescribeLogDirsResult:
     path = str(directory.path.absolute())
     try:
-        volume = await _volume(disks, directory)
+        volume = await measured_volume(broker.replicas.disks, directory) or _UNKNOWN_VOLUME
     except StorageError:
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
@@ -89,14 +85,8 @@ async def _describe(
         total_bytes=volume.total_bytes,
         usable_bytes=volume.usable_bytes,
         strays=[_stray(stray) for stray in strays if directory.path in stray.path.parents],
+        lack_of_room=broker.room.full.get(directory.path, ""),
     )
-
-
-async def _volume(disks: DiskThreads, directory: LogDirectory) -> Volume:
-    if not disks.is_stalled(directory.path):
-        with trio.move_on_after(STALLED_S):
-            return await disks.run(directory.path, directory.volume, abandon_on_cancel=True)
-    return UNKNOWN_VOLUME
 
 
 def _stray(stray: Stray) -> DescribeLogDirsStray:

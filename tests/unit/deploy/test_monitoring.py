@@ -92,7 +92,7 @@ def test_legends_name_labels_that_results_have() -> None:
         for title, legend, expression in panels_of(dashboard):
             named = set(re.findall(r"{{(\w+)}}", legend))
             grouped = names_in(expression).grouped
-            assert named <= (grouped or {"instance", "log_dir"}), title
+            assert named <= (grouped or {"job", "instance", "log_dir"}), title
 
 
 def test_panels_stand_beside_each_other() -> None:

@@ -389,7 +389,9 @@ async def _reverse(
         gaps = GapJournal(hub, clock=wall_clock, rng=randomness())
         if GAPS_TOPIC in await list_topics(hub):
             await gaps.read_on()
-        reverser = Reverser(hub, old, name, hub_name, directory, DiskFiles(), clock=wall_clock, timeout_s=TIMEOUT_S)
+        reverser = Reverser(
+            hub, old, name, hub_name, directory, DiskFiles(), clock=wall_clock, rng=randomness(), timeout_s=TIMEOUT_S
+        )
         for topic in dict.fromkeys(topics):
             try:
                 done = await reverser.reverse(topic, origins, list(gaps.ledger), dry_run=dry_run)

@@ -6,7 +6,8 @@ copies the promoted topic into it from the start. Steps:
 1. Fence: `mirror.source` and `mirror.promoted` are set at the failed cluster, so that nobody appends to the old topic.
 2. Save: records that the promoted topic lacks go to files; a manifest with all of them is written last.
 3. Delete the old topic.
-4. Create the new one with `mirror.source`, so that mirrors alone write to it.
+4. Create the new one with `mirror.source`, so that mirrors alone write to it; it takes over the partitions of a former
+   replica of this name (`taking_over.py`).
 
 Invariants:
 A. The old topic is deleted only if a manifest of this promotion names all its records that may differ, and its logs
@@ -21,6 +22,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from random import Random
 from uuid import UUID
 
 import trio
@@ -38,6 +40,7 @@ from pipeline.log.checkpoint import read_file, replace_file
 from pipeline.log.files import Files
 from pipeline.log.segment_names import LOG_SUFFIX, segment_path
 from pipeline.mirror.failover.promotion import Promoter
+from pipeline.mirror.failover.taking_over import take_over
 from pipeline.mirror.journals.gaps import Gap
 from pipeline.mirror.journals.table import Assignment
 from pipeline.mirror.topics.replica_topics import MIRROR_SOURCE_CONFIG
@@ -139,6 +142,7 @@ class Reverser:
         files: Files,
         *,
         clock: Clock,
+        rng: Random,
         timeout_s: float,
     ) -> None:
         self._hub = hub
@@ -148,6 +152,7 @@ class Reverser:
         self._directory = directory
         self._files = files
         self._clock = clock
+        self._rng = rng
         self._timeout_s = timeout_s
         self._promoter = Promoter(old, clock=clock, timeout_s=timeout_s)
 
@@ -179,6 +184,8 @@ class Reverser:
         present = (await list_topics(self._old, timeout_s=self._timeout_s)).get(topic)
         if present is not None and present.id != topic_id:
             await self._check_replica(topic)
+            if not dry_run:
+                await self._take_over(topic)
             return ReversedTopic(topic=topic, ranges=() if manifest is None else manifest.ranges, is_done=True)
         if present is None and manifest is None:
             raise ReversalError(f"{topic} does not exist in {self._source}: there is nothing to save. Start the mirror")
@@ -374,6 +381,12 @@ class Reverser:
         new = NewTopic(name=topic, partitions=count, replication_factor=replicas, configs=configs)
         await create_topics(self._old, [new], exist_ok=True, timeout_s=self._timeout_s)
         await self._check_replica(topic)
+        await self._take_over(topic)
+
+    async def _take_over(self, topic: str) -> None:
+        await take_over(
+            self._old, self._hub, self._hub_name, topic, clock=self._clock, rng=self._rng, timeout_s=self._timeout_s
+        )
 
     async def _offsets(self, cluster: Cluster, topic: str, count: int, position: int) -> tuple[int, ...]:
         wanted = {TopicPartition(topic, number): position for number in range(count)}

@@ -10,7 +10,8 @@ B. An entry never changes and is never removed: the first record that names a so
    no effect. So two mirrors that propose at the same moment agree as soon as both have read on. A record that names the
    topic id which it replaces is the one exception: it adds a new entry for the topic that was created again, if that id
    is still the one of the source partition's newest entry.
-C. Within a replica topic partitions are numbered by first appearance, without gaps: growth appends.
+C. Within a replica topic partitions are numbered by first appearance, without gaps: growth appends. A record that takes
+   over is the one exception: the replica topic was created again, too, and the new entry has the partition of the old.
 D. A name of a source belongs to the first cluster id that a record gives for the name.
 """
 
@@ -31,6 +32,8 @@ TABLE_TOPIC = "_mirror_partitions"
 RECORD_VERSION = 1
 REPLACING_VERSION = 2
 """Version of records that replace a topic id, so that programs that do not know them count them as skipped."""
+TAKING_OVER_VERSION = 3
+"""Version of records that replace a topic id and take over the replica partition, for the same reason."""
 MAX_ENTRIES = 1_000_000
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -69,6 +72,8 @@ class Proposal:
     replica_topic: str
     replaces: UUID | None = None
     """Id of the source's topic of this name that was deleted; None for a source partition without an entry."""
+    takes_over: bool = False
+    """True if the new entry has the replica partition of the one that it replaces, as the replica was created again."""
 
     def encode(self) -> tuple[bytes, bytes]:
         """Return key and value of the journal record."""
@@ -85,14 +90,15 @@ class Proposal:
         if source.cluster_id is not None:
             document["cluster_id"] = source.cluster_id
         if self.replaces is not None:
-            document |= {"version": REPLACING_VERSION, "replaces": str(self.replaces)}
+            version = TAKING_OVER_VERSION if self.takes_over else REPLACING_VERSION
+            document |= {"version": version, "replaces": str(self.replaces)}
         return key, json.dumps(document, separators=(",", ":")).encode()
 
 
 def decode_proposal(value: bytes | None) -> Proposal:
     """Return the proposal in a journal record's value. Unknown fields are ignored. Raises PartitionTableError."""
     document = RecordDocument(value, PartitionTableError)
-    version = document.version(newest=REPLACING_VERSION)
+    version = document.version(newest=TAKING_OVER_VERSION)
     return Proposal(
         source=SourcePartition(
             cluster=_name(document, "cluster"),
@@ -101,7 +107,8 @@ def decode_proposal(value: bytes | None) -> Proposal:
             cluster_id=document.optional_text("cluster_id", MAX_NAME_LENGTH),
         ),
         replica_topic=_topic(document, "replica_topic"),
-        replaces=document.id("replaces") if version == REPLACING_VERSION else None,
+        replaces=document.id("replaces") if version >= REPLACING_VERSION else None,
+        takes_over=version == TAKING_OVER_VERSION,
     )
 
 
@@ -114,6 +121,8 @@ class PartitionTable:
         """Newest entry of each source partition."""
         self._replaced: set[tuple[str, TopicPartition, UUID]] = set()
         """Source partitions with their topics' ids whose entries are not the newest ones."""
+        self._taken_over: set[tuple[str, TopicPartition, UUID]] = set()
+        """Those of them whose replica partitions other entries have."""
         self._sizes: dict[str, int] = defaultdict(int)
         self._cluster_ids: dict[str, str] = {}
         self._names: set[str] = set()
@@ -128,13 +137,17 @@ class PartitionTable:
         key = (source.cluster, source.partition)
         if self._is_new(proposal):
             self.require_room(proposal.replica_topic)
-            number = self._sizes.get(proposal.replica_topic, 0)
-            self._sizes[proposal.replica_topic] = number + 1
-            entry = Assignment(source=source, replica=TopicPartition(proposal.replica_topic, number))
-            self._entries.append(entry)
             before = self._by_source.get(key)
             if before is not None:
                 self._replaced.add((*key, before.source.topic_id))
+            if before is not None and proposal.takes_over:
+                self._taken_over.add((*key, before.source.topic_id))
+                replica = before.replica
+            else:
+                replica = TopicPartition(proposal.replica_topic, self._sizes.get(proposal.replica_topic, 0))
+                self._sizes[proposal.replica_topic] = replica.partition + 1
+            entry = Assignment(source=source, replica=replica)
+            self._entries.append(entry)
             self._by_source[key] = entry
             self._names.add(source.cluster)
             topic = (source.cluster, source.partition.topic)
@@ -150,7 +163,8 @@ class PartitionTable:
         if proposal.replaces is None or newest is None:
             return proposal.replaces is None and newest is None
         is_other = source.topic_id != newest.source.topic_id == proposal.replaces
-        return is_other and not self.is_replaced(source)
+        has_replica = not proposal.takes_over or newest.replica.topic == proposal.replica_topic
+        return is_other and has_replica and not self.is_replaced(source)
 
     def require_room(self, replica_topic: str) -> None:
         """Raise PartitionTableError if the table cannot have another entry of this replica topic."""
@@ -175,7 +189,7 @@ class PartitionTable:
         return len(self._entries)
 
     def partition_count(self, replica_topic: str) -> int:
-        """Return the number of entries of a replica topic."""
+        """Return the number of partitions that the entries of a replica topic have."""
         return self._sizes.get(replica_topic, 0)
 
     def sources_of(self, replica_topic: str) -> list[str]:
@@ -205,6 +219,10 @@ class PartitionTable:
     def is_replaced(self, source: SourcePartition) -> bool:
         """Return True if this topic was replaced. An answer that still has the topic is an old one."""
         return (source.cluster, source.partition, source.topic_id) in self._replaced
+
+    def is_taken_over(self, source: SourcePartition) -> bool:
+        """Return True if this topic was replaced, and another entry has its replica partition: its copy is gone."""
+        return (source.cluster, source.partition, source.topic_id) in self._taken_over
 
     def missing(self, wanted: Iterable[Proposal]) -> list[Proposal]:
         """Return the proposals to append, in their order: those that would add an entry.

@@ -151,7 +151,11 @@ class ReplicaVerifier:
         A partition that cannot be compared has its reason in the report. Raises PipelineError if the settings of the
         replica topics cannot be read.
         """
-        wanted = [each for each in self._table.assignments() if not topics or each.replica.topic in topics]
+        wanted = [
+            each
+            for each in self._table.assignments()
+            if (not topics or each.replica.topic in topics) and not self._table.is_taken_over(each.source)
+        ]
         reports = [PartitionReport(assignment=assignment) for assignment in wanted]
         replicas = sorted({each.replica.topic for each in wanted})
         settings = await describe_topic_settings(self._destination, replicas, [MIRROR_PROMOTED], timeout_s=TIMEOUT_S)

@@ -4,6 +4,7 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -48,7 +49,15 @@ async def reverse(
 ) -> ReversedTopic:
     entries = await read_table(site.hub, [topic])
     reverser = Reverser(
-        site.hub, old or site.east, "east", "hub", directory, DiskFiles(), clock=clock, timeout_s=DEADLINE_S
+        site.hub,
+        old or site.east,
+        "east",
+        "hub",
+        directory,
+        DiskFiles(),
+        clock=clock,
+        rng=Random(1),
+        timeout_s=DEADLINE_S,
     )
     return await reverser.reverse(topic, entries, [], dry_run=dry_run)
 
@@ -245,7 +254,15 @@ async def test_two_commands_at_once_do_not_write_to_one_directory(site: Site, tm
     await fail_over(site, "clicks")
     entries = await read_table(site.hub, ["clicks"])
     slow = SlowReverser(
-        site.hub, site.east, "east", "hub", tmp_path / "saved", DiskFiles(), clock=clock, timeout_s=DEADLINE_S
+        site.hub,
+        site.east,
+        "east",
+        "hub",
+        tmp_path / "saved",
+        DiskFiles(),
+        clock=clock,
+        rng=Random(1),
+        timeout_s=DEADLINE_S,
     )
     done: list[ReversedTopic] = []
 

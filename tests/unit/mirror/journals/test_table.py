@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -74,6 +75,37 @@ def test_other_records_are_refused(value: bytes | None) -> None:
 def test_bytes_that_are_no_assignment_are_refused(value: bytes) -> None:
     with pytest.raises(PartitionTableError):
         decode_proposal(value)
+
+
+def test_a_topic_that_returned_takes_over_the_partition_of_the_former_one() -> None:
+    first, other = proposal("east", "clicks", 0), proposal("east", "clicks", 1)
+    new = replace(first.source, topic_id=UUID(int=8))
+    taking = replace(first, source=new, replaces=first.source.topic_id, takes_over=True)
+    assert decode_proposal(taking.encode()[1]) == taking
+    table = table_of([first, other, taking])
+    assert table.missing([taking]) == []
+    assert [(each.source.topic_id.int, each.replica.partition) for each in table.assignments()] == [
+        (7, 0),
+        (7, 1),
+        (8, 0),
+    ]
+    assert {each.source.topic_id.int: each.replica.partition for each in table.newest_assignments()} == {8: 0, 7: 1}
+    assert (table.is_replaced(first.source), table.is_taken_over(first.source)) == (True, True)
+    assert (table.is_replaced(new), table.is_taken_over(new), table.is_taken_over(other.source)) == (False,) * 3
+    table.apply(proposal("east", "clicks", 2))
+    assert table.newest_assignments()[-1].replica.partition == 2, "numbers go on without a gap"
+
+
+@pytest.mark.parametrize("changes", [{"replica_topic": "other"}, {"replaces": UUID(int=9)}, {"takes_over": False}])
+def test_only_the_partition_of_what_is_replaced_is_taken_over(changes: Any) -> None:
+    first = proposal("east", "clicks", 0)
+    new = replace(first.source, topic_id=UUID(int=8))
+    taking = replace(first, source=new, replaces=first.source.topic_id, takes_over=True)
+    table = table_of([first, replace(taking, **changes)])
+    newest = table.newest_assignments()[0]
+    assert newest.replica.partition == (1 if "takes_over" in changes else 0)
+    assert (newest.source == new) == ("takes_over" in changes)
+    assert not table.is_taken_over(first.source)
 
 
 def test_records_of_older_mirrors_have_no_cluster_id_and_unknown_fields_are_ignored() -> None:

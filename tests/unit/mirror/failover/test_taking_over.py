@@ -1,0 +1,120 @@
+"""A topic that fails over, returns, and fails over again: each time it has the partitions that it always had."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pipeline.cli.mirror.failover import read_table
+from pipeline.client.admin.topics import delete_topics
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.log.files import DiskFiles
+from pipeline.mirror.failover.failback import ReversedTopic, Reverser
+from pipeline.mirror.failover.promotion import Promoter
+from pipeline.mirror.failover.taking_over import take_over
+from pipeline.mirror.journals.gap_journal import GapJournal
+from pipeline.mirror.journals.gaps import GapReason, gap_of
+from pipeline.mirror.journals.table import Assignment
+from pipeline.mirror.journals.table_journal import TableJournal
+from pipeline.model import TopicPartition
+from tests.support.brokers import clock
+from tests.support.mirrors import CLICKS, DEADLINE_S, Site, make, mirroring_of, publish, read, until_copied
+
+OTHER = TopicPartition("clicks", 1)
+
+
+async def promote(cluster: Cluster) -> None:
+    await Promoter(cluster, clock=clock, timeout_s=DEADLINE_S).promote("clicks")
+
+
+async def reverse(hub: Cluster, old: Cluster, source: str, hub_name: str, directory: Path) -> ReversedTopic:
+    entries = await read_table(hub, ["clicks"])
+    reverser = Reverser(
+        hub, old, source, hub_name, directory, DiskFiles(), clock=clock, rng=Random(1), timeout_s=DEADLINE_S
+    )
+    return await reverser.reverse("clicks", entries, [])
+
+
+async def newest_entries(site: Site) -> list[Assignment]:
+    journal = TableJournal(site.hub, lambda _skipped: None)
+    await journal.read_on()
+    return journal.table.newest_assignments()
+
+
+async def until_east_follows(site: Site, *values: bytes) -> None:
+    async with mirroring_of(site.east, hub=site.hub):
+        await until_copied(site.east, CLICKS, *values)
+        await until_copied(site.east, OTHER, b"other")
+
+
+async def test_a_topic_goes_there_and_back_twice(site: Site, tmp_path: Path) -> None:
+    await make(site.east, partitions=2)
+    await publish(site.east, b"0")
+    await publish(site.east, b"other", partition=1)
+    async with site.mirroring():
+        await until_copied(site.hub, OTHER, b"other")
+        await until_copied(site.hub, CLICKS, b"0")
+    values = [b"0"]
+    for trip in range(2):
+        await promote(site.hub)
+        values.append(b"hub %d" % trip)
+        await publish(site.hub, values[-1])
+        assert (await reverse(site.hub, site.east, "east", "hub", tmp_path / f"{trip}-there")).is_done
+        await until_east_follows(site, *values)
+        await promote(site.east)
+        values.append(b"east %d" % trip)
+        await publish(site.east, values[-1])
+        back = await reverse(site.east, site.hub, "hub", "east", tmp_path / f"{trip}-back")
+        assert list(back.ranges) == []
+        async with site.mirroring():
+            await until_copied(site.hub, CLICKS, *values)
+            await until_copied(site.hub, OTHER, b"other")
+        assert [entry.replica for entry in await newest_entries(site)] == [CLICKS, OTHER]
+    assert await read(site.hub, CLICKS) == list(enumerate(values))
+
+
+async def returned(site: Site, tmp_path: Path) -> None:
+    """The topic was reversed, and is promoted at east; the hub's topic is not touched yet."""
+    await make(site.east, partitions=2)
+    await publish(site.east, b"0")
+    await publish(site.east, b"other", partition=1)
+    async with site.mirroring():
+        await until_copied(site.hub, OTHER, b"other")
+        await until_copied(site.hub, CLICKS, b"0")
+    await promote(site.hub)
+    await reverse(site.hub, site.east, "east", "hub", tmp_path / "there")
+    await until_east_follows(site, b"0")
+    await promote(site.east)
+
+
+async def takes_over(site: Site) -> bool:
+    return await take_over(site.hub, site.east, "east", "clicks", clock=clock, rng=Random(1), timeout_s=DEADLINE_S)
+
+
+async def test_a_replica_with_records_of_the_former_topic_is_not_taken_over(site: Site, tmp_path: Path) -> None:
+    await returned(site, tmp_path)
+    before = await newest_entries(site)
+    assert not await takes_over(site)
+    assert await newest_entries(site) == before
+
+
+async def test_a_replica_with_gaps_is_not_taken_over(site: Site, tmp_path: Path) -> None:
+    """A mirror would pass the offsets of the gap, at which the new topic has records."""
+    await returned(site, tmp_path)
+    entry, _ = await newest_entries(site)
+    gaps = GapJournal(site.hub, clock=clock, rng=Random(1))
+    await gaps.open()
+    await gaps.record(gap_of(entry, 5, 9, GapReason.RETENTION, now_ms=clock()))
+    await delete_topics(site.hub, ["clicks"], timeout_s=DEADLINE_S)
+    await make(site.hub, partitions=2, mirror_source="east")
+    assert not await takes_over(site)
+
+
+@pytest.mark.parametrize("source", ["west", "hub"])
+async def test_a_replica_of_another_source_is_not_taken_over(site: Site, tmp_path: Path, source: str) -> None:
+    await returned(site, tmp_path)
+    await delete_topics(site.hub, ["clicks"], timeout_s=DEADLINE_S)
+    await make(site.hub, partitions=2, mirror_source="east")
+    assert not await take_over(site.hub, site.east, source, "clicks", clock=clock, rng=Random(1), timeout_s=DEADLINE_S)
+    assert await takes_over(site)
+    assert await takes_over(site), "a repeated command says the same"

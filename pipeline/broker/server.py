@@ -8,7 +8,7 @@ the log dirs are marked as cleanly shut down.
 """
 
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,8 @@ from prometheus_client import CollectorRegistry
 
 from pipeline.broker.assembly import Parts, World, assemble
 from pipeline.broker.cluster.spent_epochs import raise_spent_epochs
+from pipeline.broker.cluster.standing import partitions_that_need, replicas_out_of_sync
+from pipeline.broker.cluster.view import TopicView
 from pipeline.broker.contract.verdicts import CompileSchema
 from pipeline.broker.membership.former_self import Holdings, owned_by, refuse_other_owner
 from pipeline.broker.membership.identity import find_cluster_id, watch_cluster_id
@@ -49,7 +51,7 @@ from pipeline.log.directories.directory import CLOSE_TIMEOUT_S, LogDirectory
 from pipeline.log.directories.identity import find_lock_ids
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.known_producers import KNOWN_PRODUCERS
-from pipeline.model import Clock, HostPort
+from pipeline.model import BrokerId, Clock, HostPort, TopicPartition
 from pipeline.net.http.server import operations_routes
 from pipeline.net.http.service import HttpService, serve_service
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
@@ -64,6 +66,8 @@ MAX_PROBLEMS_TOLD = 3
 
 logger = get_logger(__name__)
 
+
+FindPartitions = Callable[[Iterable[TopicView], BrokerId], Iterable[TopicPartition]]
 
 BoundListener = tuple[ListenerPlan, Sequence[ConnectionListener]]
 """A listener, and the sockets on which it listens."""
@@ -118,6 +122,27 @@ class BrokerHandle:
             return "starting: the logs are being opened, or recovered"
         return self._cluster_problem() or self.warning()
 
+    def replicas_lag(self) -> str | None:
+        """Return None if this broker is ready and its replicas are in sync, else a sentence that says what is not."""
+        return self.readiness() or self._named("out of sync here", replicas_out_of_sync)
+
+    def stop_hurts(self) -> str | None:
+        """Return None if no partition needs this broker while other replicas are out of sync, else which ones do."""
+        if self.parts is None:
+            return None
+        return self.parts.context.session.problem or self._named(
+            "in need of this broker, as other replicas are out of sync", partitions_that_need
+        )
+
+    def _named(self, what: str, find: FindPartitions) -> str | None:
+        assert self.parts is not None
+        context = self.parts.context
+        found = [str(each) for each in find(context.view.topics(), context.settings.static.broker_id)]
+        named = ", ".join(found[:MAX_PROBLEMS_TOLD])
+        return (
+            f"partitions {what}: {len(found)} ({named}{', ...' * (len(found) > MAX_PROBLEMS_TOLD)})" if found else None
+        )
+
     def warning(self) -> str | None:
         """Return a sentence about problems that a restart of this broker does not mend, or None."""
         if self.parts is None:
@@ -163,7 +188,8 @@ async def run_broker(
 
     async def run() -> None:
         async with _listening(config, network) as listeners, trio.open_nursery() as nursery:
-            routes = operations_routes(metrics, handle.health, handle.readiness, handle.warning)
+            checks = {"replicas": handle.replicas_lag, "stop": handle.stop_hurts}
+            routes = operations_routes(metrics, handle.health, handle.readiness, handle.warning, checks)
             http = HttpService(name="broker", routes=routes, roles={}, metrics=metrics)
             handle.http_address = await nursery.start(serve_service, http, config.http_listen, config.http)
             await _run(config, world, listeners, protection, handle, task_status)

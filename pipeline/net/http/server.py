@@ -6,8 +6,9 @@ requests, even of clients that do not read their answers.
 
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
+from types import MappingProxyType
 
 import trio
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
@@ -34,19 +35,26 @@ def operations_routes(
     health: HealthCheck,
     readiness: HealthCheck | None = None,
     warning: HealthCheck = lambda: None,
+    more: Mapping[str, HealthCheck] = MappingProxyType({}),
 ) -> list[BaseRoute]:
     """`/metrics` (Prometheus text), `/healthz` (200 `{"status": "ok"}`, or 503 with the reason) and `/readyz`.
 
     `readiness`: whether requests should be sent here (default: `health`). `warning`: a fault that a restart does not
-    repair; `/healthz` shows it as `warnings` beside `{"status": "ok"}`.
+    repair; `/healthz` shows it as `warnings` beside `{"status": "ok"}`. `more`: further checks that
+    `/readyz?check=NAME` carries out in place of `readiness`. `/healthz?check=process` succeeds while the process can
+    answer.
     """
     scrapes = _Scrapes(metrics)
 
     async def serve_metrics(_request: Request) -> Response:
         return Response(await scrapes.text(), media_type=CONTENT_TYPE_LATEST)
 
-    def serve(check: HealthCheck) -> Callable[[Request], Awaitable[Response]]:
-        async def serve_check(_request: Request) -> Response:
+    def serve(default: HealthCheck, more: Mapping[str, HealthCheck]) -> Callable[[Request], Awaitable[Response]]:
+        async def serve_check(request: Request) -> Response:
+            name = request.query_params.get("check")
+            check = default if name is None else more.get(name)
+            if check is None:
+                return JSONResponse({"error": f"check must be one of {', '.join(more) or 'none'}"}, status_code=400)
             reason = check()
             if reason is None:
                 warned = warning()
@@ -57,8 +65,8 @@ def operations_routes(
 
     return [
         Route("/metrics", serve_metrics),
-        Route("/healthz", serve(health)),
-        Route("/readyz", serve(readiness or health)),
+        Route("/healthz", serve(health, {"process": lambda: None})),
+        Route("/readyz", serve(readiness or health, more)),
     ]
 
 

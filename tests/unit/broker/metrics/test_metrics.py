@@ -83,6 +83,38 @@ async def test_ready_once_clients_are_served(start: Start) -> None:
         httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}", timeout=60) as http,
     ):
         assert (await http.get("/readyz")).json() == {"status": "ok"}
+        assert (await http.get("/healthz?check=process")).json() == {"status": "ok"}
+        refused = await http.get("/readyz?check=everything")
+        assert (refused.status_code, refused.json()) == (400, {"error": "check must be one of replicas, stop"})
+
+
+async def test_a_replica_out_of_sync_fails_the_check_of_replicas_and_no_other(start: Start) -> None:
+    async with (
+        start() as broker,
+        httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}", timeout=60) as http,
+    ):
+        await broker.create("clicks")
+
+        async def codes() -> list[int]:
+            return [
+                (await http.get(path)).status_code
+                for path in ("/readyz", "/readyz?check=replicas", "/readyz?check=stop")
+            ]
+
+        assert await codes() == [200, 200, 200]
+        view, name = broker.handle.replicas.in_sync.view, TopicPartition("clicks", 0)
+        state = PartitionState(
+            topic="clicks",
+            partition=0,
+            leader=BrokerId(2),
+            leader_epoch=LeaderEpoch(9),
+            isr=(BrokerId(2),),
+            controller_epoch=1,
+        )
+        view.accept_states(view.asking([name]), {name: Written(state, 9)})
+        assert await codes() == [200, 503, 200]
+        reason = (await http.get("/readyz?check=replicas")).json()["reason"]
+        assert reason == "partitions out of sync here: 1 (clicks-0)"
 
 
 async def test_a_committed_offset_beyond_the_end_is_no_lag_of_0(start: Start) -> None:

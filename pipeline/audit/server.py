@@ -1,6 +1,8 @@
 """The audit service: reads the counts of all tiers, judges them, and serves documents, page and metrics over HTTP."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -15,11 +17,15 @@ from pipeline.audit.config import AuditConfig
 from pipeline.audit.judgement.verdicts import Expectations
 from pipeline.audit.metrics import AuditMetrics
 from pipeline.audit.page.audit_page import PAGE_ROLES
-from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.diagnostics import get_logger
 from pipeline.model import Clock, HostPort
 from pipeline.net.http.server import operations_routes
 from pipeline.net.http.service import HttpService, serve_service
+from pipeline.net.waiting import Waiting
+
+ANSWER_TIMEOUT_S = 5.0
+LOOK_INTERVAL_S = 0.5
 
 logger = get_logger(__name__)
 
@@ -63,13 +69,37 @@ async def run_audit(
         grace_ms=config.grace_ms,
         clock=clock,
     )
-    routes = [*page, *api.routes(), *operations_routes(metrics, lambda: None, warning=judgements.trouble)]
+    waiting = Waiting()
+    operations = operations_routes(metrics, lambda: None, lambda: waiting.problem, judgements.trouble)
+    routes = [*page, *api.routes(), *operations]
     http = HttpService(name="audit", routes=routes, roles={**PAGE_ROLES, **API_ROLES}, metrics=metrics)
     async with trio.open_nursery() as nursery:
         address: HostPort = await nursery.start(serve_service, http, config.http_listen, config.http)
-        names = {cluster.name: ",".join(map(str, cluster.bootstrap)) for cluster in config.clusters}
-        logger.info("audit_ready", http=str(address), clusters=names)
         task_status.started(address)
         nursery.start_soon(judgements.run)
         nursery.start_soon(figures.run)
-        await collector.run()
+        nursery.start_soon(collector.run)
+        names = {cluster.name: ",".join(map(str, cluster.bootstrap)) for cluster in config.clusters}
+        party = ", ".join(f"{name} at {servers}" for name, servers in names.items())
+        party = party if len(names) == 1 else f"one of the clusters {party}"
+        await waiting.wait_for(party, partial(_reach_one, clusters.values()), lambda: _errors_of(collector))
+        logger.info("audit_ready", http=str(address), clusters=names)
+
+
+async def _reach_one(clusters: Iterable[Cluster]) -> None:
+    """Return once one of the clusters has answered; the others may be away, and their hours are unknown."""
+
+    async def reach(cluster: Cluster) -> None:
+        while True:
+            with suppress(*UNREACHABLE):
+                await cluster.refresh(timeout_s=ANSWER_TIMEOUT_S)
+                nursery.cancel_scope.cancel()
+            await trio.sleep(LOOK_INTERVAL_S)
+
+    async with trio.open_nursery() as nursery:
+        for cluster in clusters:
+            nursery.start_soon(reach, cluster)
+
+
+def _errors_of(collector: EventCollector) -> str:
+    return "; ".join(f"{name}: {state.error}" for name, state in collector.states.items() if state.error is not None)

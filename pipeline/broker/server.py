@@ -1,10 +1,10 @@
 """A broker from start to stop: its log dirs, its registration, its sockets.
 
-Order of a start: listen (so that the address is ours), check that no other broker has our broker id, open and recover
-the log dirs, read the keys that logins need, read the cluster's state, join the cluster (`membership`), open the
-assigned replicas, serve. Nothing that waits for others comes between joining and serving: a broker that has joined is
-elected. A stop is a cancellation: other brokers take over what they can, the sockets close, all logs are flushed, and
-the log dirs are marked as cleanly shut down.
+Order of a start: serve metrics and health, wait for ZooKeeper, listen (so that the address is ours), check that no
+other broker has our broker id, open and recover the log dirs, read the keys that logins need, read the cluster's state,
+join the cluster (`membership`), open the assigned replicas, serve. Nothing that waits for others comes between joining
+and serving: a broker that has joined is elected. A stop is a cancellation: other brokers take over what they can, the
+sockets close, all logs are flushed, and the log dirs are marked as cleanly shut down.
 """
 
 import random
@@ -58,6 +58,7 @@ from pipeline.net.network import SOCKETS, ConnectionListener, Network
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.security.client_security import OPEN_SECURITY, ClientSecurity
 from pipeline.net.server import Server, ServerConfig
+from pipeline.net.waiting import Waiting
 from pipeline.records.memory import OPENED_BATCHES
 
 MARK_TIMEOUT_S = 5.0
@@ -83,6 +84,8 @@ class BrokerHandle:
 
     parts: Parts | None = None
     is_serving: bool = False
+    waiting: Waiting = field(default_factory=Waiting)
+    """What the start waits for."""
     last_word: Callable[[], Awaitable[None]] | None = None
     """Called when other brokers have taken over what they can, before the broker stops to serve; must end soon."""
     address: HostPort = field(init=False)
@@ -119,7 +122,7 @@ class BrokerHandle:
         Failed disks count for `health` alone.
         """
         if not self.is_serving:
-            return "starting: the logs are being opened, or recovered"
+            return self.waiting.problem or "starting: the logs are being opened, or recovered"
         return self._cluster_problem() or self.warning()
 
     def replicas_lag(self) -> str | None:
@@ -161,6 +164,10 @@ class BrokerHandle:
         return None if self.parts is None else self.parts.context.view.problem
 
 
+async def _is_connected(_waiting: Waiting) -> None:
+    """Do nothing: ZooKeeper is connected already."""
+
+
 async def run_broker(
     config: BrokerConfig,
     zookeeper: CoordinationClient,
@@ -172,11 +179,13 @@ async def run_broker(
     files: Files | None = None,
     network: Network = SOCKETS,
     compile_schema: CompileSchema | None = None,
+    connect: Callable[[Waiting], Awaitable[None]] = _is_connected,
     task_status: trio.TaskStatus[BrokerHandle] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker until cancelled; reports started when all its partitions are served.
 
-    `compile_schema`: None if no topic wants its data decoded.
+    `compile_schema`: None if no topic wants its data decoded. `connect`: connects `zookeeper`, however long that takes;
+    meanwhile metrics and health are served.
 
     Raises ConfigurationError (an address, log dir or broker id in use), CoordinationError, StorageError; the latter
     also in place of the cancellation, if the stop was not clean.
@@ -187,12 +196,14 @@ async def run_broker(
     world = World(zookeeper, clock, rng, observer, metrics, files or DiskFiles(), network, dialer, compile_schema)
 
     async def run() -> None:
-        async with _listening(config, network) as listeners, trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
             checks = {"replicas": handle.replicas_lag, "stop": handle.stop_hurts}
             routes = operations_routes(metrics, handle.health, handle.readiness, handle.warning, checks)
             http = HttpService(name="broker", routes=routes, roles={}, metrics=metrics)
             handle.http_address = await nursery.start(serve_service, http, config.http_listen, config.http)
-            await _run(config, world, listeners, protection, handle, task_status)
+            await connect(handle.waiting)
+            async with _listening(config, network) as listeners:
+                await _run(config, world, listeners, protection, handle, task_status)
 
     with unwrapped_errors():
         await run_until_relieved(run, handle.relieve)

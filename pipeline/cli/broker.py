@@ -117,7 +117,7 @@ def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingCon
 async def _run(config: "BrokerConfig", counting: "CountingConfig") -> None:
     from pipeline.broker.replication.observer import NoObserver
     from pipeline.broker.server import run_broker
-    from pipeline.coordination.zookeeper import open_zookeeper
+    from pipeline.coordination.zookeeper import begun_zookeeper
     from pipeline.net.garbage import RARE_COLLECTIONS, SlowCollections
     from pipeline.net.heap import keep_one_heap
     from pipeline.net.open_files import raise_open_files_limit
@@ -127,7 +127,7 @@ async def _run(config: "BrokerConfig", counting: "CountingConfig") -> None:
     keep_one_heap()
     raise_open_files_limit(config.max_connections)
     async with (
-        open_zookeeper(
+        begun_zookeeper(
             config.zookeeper_connect, session_timeout_ms=session_timeout_ms, security=config.zookeeper_security
         ) as zookeeper,
         trio.open_nursery() as nursery,
@@ -142,6 +142,9 @@ async def _run(config: "BrokerConfig", counting: "CountingConfig") -> None:
             observer=counter or NoObserver(),
             metrics=service_metrics(),
             compile_schema=_compile_schema if config.schema_registry_urls else None,
+            connect=lambda waiting: waiting.wait_for(
+                f"ZooKeeper at {config.zookeeper_connect}", zookeeper.connect, zookeeper.why_not_connected
+            ),
         )
 
         async def serve(*, task_status: trio.TaskStatus["BrokerHandle"]) -> None:

@@ -63,24 +63,25 @@ def run_service(
     """Run a service with the settings of a file, in the foreground, until a signal arrives or it fails.
 
     `read` checks the settings, and `run` takes the models that it returns. Logs the start with version, process and
-    settings other than defaults, and the end with its reason. Raises typer.Exit for a failure that was logged; on a
-    terminal, raises the failure itself.
+    settings other than defaults, and the end with its reason. Raises typer.Exit with 2 for a fault of the file, and
+    with 1 for any other failure.
     """
     output.configure_logging()
     begun_s = time.monotonic()
+    code = output.EXIT_USAGE  # a fault of the file; what is met later may pass
     try:
         with unwrapped_errors():
             try:
                 models = read(read_settings(config))
                 changed = {name: value for model in models for name, value in model.changed().items()}
                 logger.info("starting", **describe_build(), pid=os.getpid(), config=str(config), settings=changed)
+                code = output.EXIT_FAILED
                 reason = trio.run(run_until_signalled, partial(run, *models))
             except ConfigurationError as error:
                 raise _of_file(error, config) from error
     except Exception as error:
-        if sys.stderr.isatty():
-            raise
-        raise typer.Exit(_log_failure(essential_error(error), begun_s)) from error
+        _tell_failure(essential_error(error), begun_s, code)
+        raise typer.Exit(code) from error
     log_stopped(reason, begun_s)
 
 
@@ -94,15 +95,15 @@ def _of_file(error: ConfigurationError, config: Path) -> ConfigurationError:
     return error if error.key.startswith(str(config)) else ConfigurationError(f"{config}: {error.key}", error.reason)
 
 
-def _log_failure(error: BaseException, begun_s: float) -> int:
-    """Log the end of a service that failed, and return its exit code. Unexpected errors have their traceback."""
-    code = output.EXIT_USAGE if isinstance(error, ConfigurationError) else output.EXIT_FAILED
+def _tell_failure(error: BaseException, begun_s: float, code: int) -> None:
+    """Log the end of a service that failed, or print the reason on a terminal. Unforeseen errors have a traceback."""
     fields = {"error": type(error).__name__, "uptime_s": _seconds_since(begun_s), "exit_code": code}
-    if isinstance(error, PipelineError):
-        logger.error("stopped", reason=str(error), **fields)
+    if not isinstance(error, PipelineError):
+        logger.error("stopped", reason=f"unforeseen error: {error!r}", **fields, exc_info=error)
+    elif sys.stderr.isatty():
+        output.note(f"pipeline: {error}")
     else:
-        logger.error("stopped", reason=f"unexpected error: {error!r}", **fields, exc_info=error)
-    return code
+        logger.error("stopped", reason=str(error), **fields)
 
 
 def _seconds_since(begun_s: float) -> float:

@@ -183,7 +183,8 @@ class KazooSession:
             self._on_lost()
         current = self.history.current
         if current is not None:
-            logger.info(
+            log = logger.info if state == KazooState.CONNECTED else logger.warning
+            log(
                 "zookeeper_session", state=current.state.value, session=f"0x{current.session_id:x}", servers=self._hosts
             )
         if is_dead:

@@ -88,11 +88,24 @@ async def open_zookeeper(
     Raises ConfigurationError for an invalid connect string or unusable certificates, CoordinationUnavailableError if no
     server answers within `connect_timeout_ms`, CoordinationRefusedError at once if a server refuses the password.
     """
+    async with begun_zookeeper(
+        connect, session_timeout_ms=session_timeout_ms, operation_timeout_ms=operation_timeout_ms, security=security
+    ) as client:
+        await client.connect(connect_timeout_ms)
+        yield client
+
+
+@asynccontextmanager
+async def begun_zookeeper(
+    connect: str,
+    *,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    operation_timeout_ms: int = OPERATION_TIMEOUT_MS,
+    security: ZooKeeperSecurity = OPEN_ZOOKEEPER,
+) -> AsyncGenerator[ZooKeeper, None]:
+    """Make a client as `open_zookeeper` does; the caller calls `connect` before anything else."""
     client = ZooKeeper(connect, session_timeout_ms, operation_timeout_ms, security)
     try:
-        await client.connect(connect_timeout_ms)
-        if security.set_acl:
-            await _create_open_roots(client)
         yield client
     finally:
         await client.close()
@@ -119,9 +132,11 @@ class ZooKeeper:
             self._session = KazooSession(self._hosts, session_timeout_ms, self._wake_all, security)
         except ValueError as error:
             raise ConfigurationError("zookeeper.connect", f"{connect!r} is not host:port,.../chroot") from error
+        self.why_not_connected: Callable[[], str | None] = lambda: self._session.fault
+        """Returns why the newest connection failed, if that is known."""
 
-    async def connect(self, timeout_ms: int) -> None:
-        """Open the first session and create the chroot."""
+    async def connect(self, timeout_ms: float = math.inf) -> None:
+        """Open the first session, and create the chroot and the roots of others. Raises as `open_zookeeper`."""
         session = self._session
         session.kazoo.start_async()
         with trio.move_on_after(timeout_ms / 1000):
@@ -135,6 +150,8 @@ class ZooKeeper:
         if self._chroot:
             acl = _acl_of("/", self._security)
             await self._call("/", lambda kazoo: kazoo.ensure_path_async(self._chroot, acl), repeat=True)
+        if self._security.set_acl:
+            await _create_open_roots(self)
 
     async def close(self) -> None:
         """End the session. Ephemeral znodes go at once if a server can be reached, else after the session timeout."""

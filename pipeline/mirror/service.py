@@ -1,6 +1,6 @@
 """The mirror service: the hub with what all sources share, and a mirror of each source that the settings have."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Any
@@ -31,6 +31,7 @@ from pipeline.net.http.roles import RoleTable
 from pipeline.net.http.service import HttpService, serve_service
 from pipeline.net.http.users import Role
 from pipeline.net.nurseries import unwrapped_errors
+from pipeline.net.waiting import Waiting
 
 PLAN_TIMEOUT_S = 5.0
 """Time for the hub to be read, and for a source to list its topics, for a plan. An operator waits for it."""
@@ -109,12 +110,17 @@ class MirrorService:
             opened = [await self._open_source(each, self._flows[each.name]) for each in config.sources]
             self._take_sources(config, opened)
             task_status.started()
-            await self._open_hub()
+            party = f"the hub at {','.join(map(str, config.destination))}"
+            await self.state.waiting.wait_for(party, self._open_hub, lambda: self.state.error)
             self._hub_opened.set()
             nursery.start_soon(self.settings.watch_file)
             nursery.start_soon(self._hub.destination.run)
             if self.shared is not None:
                 nursery.start_soon(self.shared.run)
+
+    async def wait_for_hub(self) -> None:
+        """Return once the hub was reached and its tables were read."""
+        await self._hub_opened.wait()
 
     async def _open_hub(self) -> None:
         timeout_s = FIRST_ANSWER_TIMEOUT_S
@@ -125,7 +131,6 @@ class MirrorService:
                 break
             except PipelineError as error:
                 self.state.error = str(error)
-                logger.warning("destination_not_ready", error=str(error))
                 await trio.sleep(self._config.retry_backoff_s)
             timeout_s = self._config.timeout_s
         self.state.error = None
@@ -250,12 +255,14 @@ async def run_mirror(
     read_file: ReadFile | None = None,
     coordination: CoordinationClient | None = None,
     observer: CopyObserver | None = None,
+    connect_coordination: Callable[[Waiting], Awaitable[None]] | None = None,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Mirror the sources into the destination until cancelled. Reports the address of its HTTP server.
 
     `connect`, `read_file`, `coordination` and `observer` as in MirrorService. End the session of `coordination` as soon
-    as this function has returned. Raises ConfigurationError for a bad pattern.
+    as this function has returned. `connect_coordination`: connects it, however long that takes; meanwhile metrics and
+    health are served. Raises ConfigurationError for a bad pattern.
     """
     service = MirrorService(
         config,
@@ -276,7 +283,12 @@ async def run_mirror(
         address: HostPort = await nursery.start(serve_service, http, config.http_listen, config.http)
         if service.shared is not None:
             service.shared.address = str(address)
+        if connect_coordination is not None:
+            await connect_coordination(service.state.waiting)
         await nursery.start(service.run)
+        nursery.start_soon(page.run)
+        task_status.started(address)
+        await service.wait_for_hub()
         logger.info(
             "mirror_ready",
             http=str(address),
@@ -284,5 +296,3 @@ async def run_mirror(
             sources={source.name: ",".join(map(str, source.bootstrap)) for source in config.sources},
             flows=[flow["name"] for flow in service.state.flows()],
         )
-        nursery.start_soon(page.run)
-        task_status.started(address)

@@ -26,6 +26,7 @@ from pipeline.mirror.source_contact import NOT_REACHED_YET, SourceContact
 from pipeline.mirror.totals import FlowTotals
 from pipeline.model import Clock
 from pipeline.net.http.server import operations_routes
+from pipeline.net.waiting import Waiting
 
 NOT_A_NUMBER = float("nan")
 MAX_TROUBLED = 200
@@ -60,6 +61,8 @@ class MirrorStatus(Collector):
         """`sources` is a live view, in the order of the settings."""
         self.error: str | None = NOT_REACHED_YET
         """Problem of the destination at the start."""
+        self.waiting = Waiting()
+        """What the start waits for."""
         self.topics: Callable[[], list[dict[str, Any]]] = list
         """Returns the replica topics that differ from their sources in settings."""
         self.flows: Callable[[], list[dict[str, Any]]] = list
@@ -89,7 +92,11 @@ class MirrorStatus(Collector):
             # Some MB for 10,000 partitions: a thread writes the text, while partitions are copied.
             return await trio.to_thread.run_sync(JSONResponse, self.document())
 
-        return [Route("/v1/status", serve_status), *operations_routes(self._registry, lambda: None)]
+        return [Route("/v1/status", serve_status), *operations_routes(self._registry, lambda: None, self.readiness)]
+
+    def readiness(self) -> str | None:
+        """Return None once the hub was reached, else a sentence about what is missing. Sources may be away."""
+        return self.waiting.problem or (None if self.error is None else f"the hub: {self.error}")
 
     def document(self) -> dict[str, Any]:
         """Return the document of `/v1/status`."""

@@ -1,7 +1,7 @@
 """Runs a schema registry: its topics, the replay of its log, and its HTTP server, until cancelled."""
 
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from random import Random
@@ -15,10 +15,11 @@ from starlette.applications import Starlette
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.diagnostics import get_logger
-from pipeline.errors import ConfigurationError, DeadlineExceededError
+from pipeline.errors import AuthenticationError, ConfigurationError, DeadlineExceededError, NetworkError
 from pipeline.model import Clock, HostPort
 from pipeline.net.http.server import operations_routes
-from pipeline.net.http.service import HttpService, serve_service
+from pipeline.net.http.service import HttpService, InterimServer, serve_interim, serve_service
+from pipeline.net.waiting import Waiting
 from pipeline.schema_registry.api.access import SubjectAccess
 from pipeline.schema_registry.api.forwarding import ForwardedWrites, ForwardSettings
 from pipeline.schema_registry.api.roles import REGISTRY_ROLES
@@ -54,6 +55,8 @@ from pipeline.schema_registry.writing.log_start import LogStart
 
 EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")
 LOOK_INTERVAL_S: Final = 0.5
+ANSWER_TIMEOUT_S: Final = 5.0
+"""Time for the cluster to answer, before the reason why it does not is known."""
 
 logger = get_logger(__name__)
 
@@ -69,25 +72,56 @@ async def run_registry(
 ) -> None:
     """Serve a registry whose log is a topic of `cluster`, until cancelled. Reports the address of its HTTP API.
 
-    Raises ConfigurationError for a topic that cannot be the log, or that is empty or missing though ids were given out;
-    DeadlineExceededError if the log was not read to its end within `kafkastore.init.timeout.ms`; OSError if the address
-    is taken; JournalLostError (see there).
+    Waits for the cluster, and a registry that never writes for the topic, as long as it takes; `/readyz` says so.
+    Raises ConfigurationError for a topic that cannot be the log, or that is empty or missing though ids were given out,
+    and for an address that is taken; DeadlineExceededError if the log was not read to its end within
+    `kafkastore.init.timeout.ms`; JournalLostError (see there).
     """
-    deadline = trio.current_time() + config.init_timeout_ms / 1000
     open_journal = partial(open_kafka_journal, cluster, timeout_ms=config.timeout_ms, clock=clock)
-    async with _open_guard(config, cluster, open_journal) as (guard, origin), open_journal(config.topic) as journal:
-        await serve_registry(
-            config,
-            journal,
-            guard,
-            name=f"{rng.getrandbits(64):016x}",
-            replay_deadline=deadline,
-            metrics=metrics,
-            origin=origin,
-            cluster_id=lambda: cluster.view.cluster_id,
-            ask_topics=ValidatingTopics(cluster).document,
-            task_status=task_status,
-        )
+    waiting = Waiting()
+    routes = operations_routes(metrics, lambda: None, lambda: waiting.problem or "starting: the schemas are being read")
+    http = HttpService(name="registry", routes=routes, roles={}, metrics=metrics)
+    async with background_tasks() as nursery:
+        interim: InterimServer = await nursery.start(serve_interim, http, config.http_listen, config.http)
+        await _wait_for_cluster(config, cluster, waiting)
+        deadline = trio.current_time() + config.init_timeout_ms / 1000
+        async with _open_guard(config, cluster, open_journal) as (guard, origin), open_journal(config.topic) as journal:
+            await serve_registry(
+                config,
+                journal,
+                guard,
+                name=f"{rng.getrandbits(64):016x}",
+                replay_deadline=deadline,
+                metrics=metrics,
+                origin=origin,
+                cluster_id=lambda: cluster.view.cluster_id,
+                ask_topics=ValidatingTopics(cluster).document,
+                free_address=interim.end,
+                task_status=task_status,
+            )
+
+
+async def _wait_for_cluster(config: RegistryConfig, cluster: Cluster, waiting: Waiting) -> None:
+    """Return once brokers answer and, for a registry that does not create its topic, the topic is there."""
+    servers = ",".join(map(str, config.bootstrap_servers))
+    last_error: list[str] = []
+
+    async def reach() -> None:
+        while True:
+            try:
+                if config.leader_eligibility:
+                    await cluster.refresh(timeout_s=ANSWER_TIMEOUT_S)
+                    return
+                if await has_topic(cluster, config.topic, timeout_s=ANSWER_TIMEOUT_S):
+                    return
+                last_error[:] = [f"topic {config.topic} is missing, and is not created without leader.eligibility"]
+            except AuthenticationError:
+                raise
+            except (NetworkError, DeadlineExceededError) as error:
+                last_error[:] = [str(error)]
+            await trio.sleep(LOOK_INTERVAL_S)
+
+    await waiting.wait_for(f"the cluster at {servers}", reach, lambda: last_error[0] if last_error else None)
 
 
 @asynccontextmanager
@@ -100,9 +134,6 @@ async def _open_guard(
     """
     timeout_s = config.init_timeout_ms / 1000
     exists = await has_topic(cluster, config.topic, timeout_s=timeout_s)
-    if not exists and not config.leader_eligibility:
-        await _until_topic_exists(config, cluster, timeout_s)
-        exists = True
     origin = await check_log_topic(cluster, config.topic, timeout_s=timeout_s) if exists else OWN_TOPIC
     if origin.is_copy or not config.leader_eligibility:
         yield None, origin
@@ -118,15 +149,6 @@ async def _open_guard(
         yield guard, origin
 
 
-async def _until_topic_exists(config: RegistryConfig, cluster: Cluster, timeout_s: float) -> None:
-    deadline = trio.current_time() + timeout_s
-    while not await has_topic(cluster, config.topic, timeout_s=timeout_s):
-        if trio.current_time() >= deadline:
-            reason = f"topic {config.topic} is missing, and a registry without leader.eligibility does not create it"
-            raise ConfigurationError("kafkastore.topic", reason)
-        await trio.sleep(LOOK_INTERVAL_S)
-
-
 async def serve_registry(
     config: RegistryConfig,
     journal: SchemaJournal,
@@ -138,11 +160,12 @@ async def serve_registry(
     origin: LogTopic = OWN_TOPIC,
     cluster_id: Callable[[], str | None] = lambda: None,
     ask_topics: AskTopics = no_topics,
+    free_address: Callable[[], Awaitable[HostPort]] | None = None,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve a registry over any journal, which must be replayed by `replay_deadline` (trio's clock).
 
-    `guard` and `name` as in RegistryService. A log that is a copy has the offsets of another cluster's.
+    `guard` and `name` as in RegistryService. `free_address` ends the interim server, and returns its address.
     """
     service = RegistryService(
         journal,
@@ -152,9 +175,7 @@ async def serve_registry(
         write_timeout_s=config.timeout_ms / 1000,
         metrics=metrics,
     )
-    limits = httpx.Limits(max_connections=200, max_keepalive_connections=50)
-    trust = config.leader_login.context() or True
-    async with httpx.AsyncClient(limits=limits, trust_env=False, verify=trust) as http, background_tasks() as nursery:
+    async with _client_of_registries(config) as http, background_tasks() as nursery:
         with trio.move_on_at(replay_deadline) as replay:
             await nursery.start(service.run)
         if replay.cancelled_caught:
@@ -191,11 +212,17 @@ async def serve_registry(
 
         roles = {**REGISTRY_ROLES, **PAGE_ROLES}
         served = HttpService(name="registry", routes=routes, roles=roles, metrics=metrics, prepare=prepare)
-        address: HostPort = await nursery.start(serve_service, served, config.http_listen, config.http)
+        at = config.http_listen if free_address is None else await free_address()
+        address: HostPort = await nursery.start(serve_service, served, at, config.http)
         service.writer.url = _advertised_url(config, address)
         logger.info("registry_ready", http=str(address), topic=config.topic, url=service.writer.url)
         task_status.started(address)
         await trio.sleep_forever()
+
+
+def _client_of_registries(config: RegistryConfig) -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=200, max_keepalive_connections=50)
+    return httpx.AsyncClient(limits=limits, trust_env=False, verify=config.leader_login.context() or True)
 
 
 async def _check_ids(state: RegistryState, guard: IdGuard, origin: LogTopic) -> None:

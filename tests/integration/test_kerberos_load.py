@@ -264,7 +264,7 @@ def committed(log: Path, process: "subprocess.Popen[bytes]") -> int:
     """Records that the resident process has committed, by its metrics."""
     assert process.poll() is None, log.read_text()[-3000:]
     events = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    address = next((event["address"] for event in events if event["event"] == "metrics_served"), None)
+    address = next((event["address"] for event in events if event["event"] == "http_served"), None)
     if address is None:
         return 0
     text = httpx.get(f"http://{address}/metrics", timeout=60).text

@@ -48,8 +48,8 @@ class Resident:
             self.process = subprocess.Popen(
                 ["env", f"{MARK}={self.mark}", *command], stdout=log, stderr=log, start_new_session=True
             )
-        wait_until(lambda: self.event("metrics_served"))
-        self.url = f"http://{self.event('metrics_served')[0]['address']}"
+        wait_until(lambda: self.event("http_served"))
+        self.url = f"http://{self.event('http_served')[0]['address']}"
 
     def event(self, name: Any) -> Any:
         assert self.process.poll() is None, self.log.read_text()

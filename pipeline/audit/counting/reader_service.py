@@ -27,6 +27,7 @@ from pipeline.net.http.server import operations_routes
 from pipeline.net.http.service import HttpService, serve_service
 from pipeline.net.http.users import Role
 from pipeline.net.nurseries import unwrapped_errors
+from pipeline.net.waiting import Waiting
 
 READER_ROLES: RoleTable = {("GET", "/v1/status"): Role.READ}
 
@@ -47,13 +48,18 @@ class ReaderService:
         self._counter = HeaderCounter(config.datacenter, process, config.window_ms)
         self._found = FoundReports(config.datacenter, config.window_ms)
         self._reader = HeaderReader(config, source, self._counter, self._found, clock)
+        self.waiting = Waiting()
         self.has_read_back = False
+        self._not_read_back: str | None = None
         self.is_reported = False
         """True if the newest reports were published."""
 
     async def run(self) -> None:
         """Read back what was reported, then count and report, until cancelled."""
-        await self._read_back()
+        reports = ",".join(map(str, self._config.reports or self._config.bootstrap))
+        party = f"the cluster at {reports}, which takes the reports"
+        await self.waiting.wait_for(party, self._read_back, lambda: self._not_read_back)
+        logger.info("audit_count_ready", bootstrap=",".join(map(str, self._config.bootstrap)))
         async with (
             open_publisher(self._reports, self._counter, clock=self._clock, rng=self._rng) as publisher,
             trio.open_nursery() as nursery,
@@ -71,7 +77,7 @@ class ReaderService:
                     await read_back(self._reports, self._found, timeout_s=self._config.timeout_ms / 1000)
                 self.has_read_back = True
             except PipelineError as error:
-                logger.warning("audit_topic_not_read_back", error=str(error))
+                self._not_read_back = str(error)
                 await trio.sleep(self._config.retry_backoff_ms / 1000)
 
     def status(self) -> dict[str, Any]:
@@ -137,11 +143,10 @@ async def run_reader_service(
 
     routes = [
         Route("/v1/status", serve_status),
-        *operations_routes(metrics, lambda: None, warning=service.trouble),
+        *operations_routes(metrics, lambda: None, lambda: service.waiting.problem, service.trouble),
     ]
     http = HttpService(name="audit-reader", routes=routes, roles=READER_ROLES, metrics=metrics)
     async with trio.open_nursery() as nursery:
         address: HostPort = await nursery.start(serve_service, http, config.http_listen, config.http)
-        logger.info("audit_count_ready", http=str(address), bootstrap=",".join(map(str, config.bootstrap)))
         task_status.started(address)
         await service.run()

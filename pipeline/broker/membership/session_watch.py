@@ -4,9 +4,17 @@ Invariant: during contact `silence_s` is 0. After a silence of the session timeo
 and its session may be over: `problem` says so from then on.
 """
 
+from typing import Final
+
 import trio
 
 from pipeline.coordination.interface import CoordinationClient, SessionEvent, SessionState
+from pipeline.diagnostics import get_logger
+from pipeline.net.waiting import REMIND_S
+
+LOOK_S: Final = 1.0
+
+logger = get_logger(__name__)
 
 
 class SessionWatch:
@@ -38,9 +46,24 @@ class SessionWatch:
         )
 
     async def run(self) -> None:
-        """Follow the session until cancelled."""
-        async for event in self.zookeeper.sessions():
-            self.note(event)
+        """Follow the session, and log long silences, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._log_silences)
+            async for event in self.zookeeper.sessions():
+                self.note(event)
+
+    async def _log_silences(self) -> None:
+        """Log that ZooKeeper has been away for the session timeout, again every REMIND_S, and that it is back."""
+        told_s, is_told = 0.0, False
+        while True:
+            await trio.sleep(LOOK_S)
+            problem, now_s = self.problem, trio.current_time()
+            if problem is not None and (not is_told or now_s - told_s >= REMIND_S):
+                logger.warning("zookeeper_unreachable", reason=problem)
+                told_s = now_s
+            elif problem is None and is_told:
+                logger.info("zookeeper_reached")
+            is_told = problem is not None
 
     def note(self, event: SessionEvent) -> None:
         """Count a change of the session."""

@@ -256,7 +256,8 @@ def time_to_write(timeout_s: float) -> Generator[None]:
     with trio.move_on_after(max(timeout_s, MIN_WRITE_S)) as scope:
         yield
     if scope.cancelled_caught:
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not answer in time.")
+        reason = "ZooKeeper did not answer in time, and may carry the change out later: look at ZooKeeper."
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, reason)
 
 
 def _is_grown(topic: TopicView | None, total: int) -> bool:

@@ -58,6 +58,7 @@ async def _run(file: Path, config: "MirrorConfig") -> None:
         from pipeline.mirror.service import run_mirror
         from pipeline.net.garbage import expect_large_answers
         from pipeline.net.heap import keep_one_heap
+        from pipeline.net.waiting import Waiting
 
     expect_large_answers()
     keep_one_heap()
@@ -75,15 +76,21 @@ async def _run(file: Path, config: "MirrorConfig") -> None:
         destination = await stack.enter_async_context(open_cluster(hub))
         coordination = None
         if config.zookeeper_connect is not None:
-            from pipeline.coordination.zookeeper import open_zookeeper
+            from pipeline.coordination.zookeeper import begun_zookeeper
 
             coordination = await stack.enter_async_context(
-                open_zookeeper(
+                begun_zookeeper(
                     config.zookeeper_connect,
                     session_timeout_ms=config.zookeeper_session_timeout_ms,
                     security=config.zookeeper_security,
                 )
             )
+
+        async def connect_coordination(waiting: Waiting) -> None:
+            if coordination is not None:
+                party = f"the hub's ZooKeeper at {config.zookeeper_connect}"
+                await waiting.wait_for(party, coordination.connect, coordination.why_not_connected)
+
         if config.datacenter is not None:
             observer = await stack.enter_async_context(counting_copies(config, destination))
         await run_mirror(
@@ -95,5 +102,6 @@ async def _run(file: Path, config: "MirrorConfig") -> None:
             metrics=service_metrics(),
             read_file=partial(read_settings, file),
             coordination=coordination,
+            connect_coordination=connect_coordination,
             observer=observer,
         )

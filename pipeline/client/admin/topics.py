@@ -28,6 +28,8 @@ from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, Delete
 from pipeline.protocol.schema import Message
 
 DEFAULT_TIMEOUT_S = 30.0
+BROKER_SHARE = 0.9
+"""Part of the time that the controller gets, so that its answer, which says what it waited for, comes in time."""
 BROKER_DEFAULT = -1
 USUAL_REPLICAS = 3
 """Replication factor of the topics of services."""
@@ -212,9 +214,11 @@ async def _ask_controller(
             if failures or not cluster.view.brokers:
                 await cluster.refresh(timeout_s=timeout_s)
             is_sent = True
-            response = await request_from_controller(cluster, request(left, int(timeout_s * 1000)), timeout_s=timeout_s)
+            broker_timeout_ms = int(timeout_s * BROKER_SHARE * 1000)
+            response = await request_from_controller(cluster, request(left, broker_timeout_ms), timeout_s=timeout_s)
         except UNREACHABLE as error:
-            last_error = error
+            if not isinstance(last_error, KafkaError):  # which says more
+                last_error = error
             is_answer_lost = is_sent
         else:
             refused: dict[str, KafkaError] = {}

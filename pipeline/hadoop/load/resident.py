@@ -52,7 +52,6 @@ class ResidentLoad:
                 routes = operations_routes(self._registry, lambda: None, warning=lambda: self._trouble)
                 service = HttpService(name="load", routes=routes, roles={}, metrics=self._registry)
                 address = await nursery.start(serve_service, service, http_listen, http)
-                logger.info("metrics_served", address=str(address))
             task_status.started(address)
             while True:
                 next_round = trio.current_time() + interval_s

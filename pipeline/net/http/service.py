@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import trio
@@ -16,8 +16,10 @@ from pipeline.net.http.protection import HttpProtection
 from pipeline.net.http.roles import OPERATIONS_ROLES, RoleTable
 from pipeline.net.http.security import OPERATIONS_PATHS, HttpSecurity
 from pipeline.net.http.server import http_application, serve_http
+from pipeline.net.http.users import Role
 from pipeline.net.nurseries import unwrapped_errors
 
+_METHODS = ("GET", "POST", "PUT", "DELETE")
 _LOCAL = frozenset({"127.0.0.1", "::1", "localhost"})
 
 logger = get_logger(__name__)
@@ -61,6 +63,7 @@ async def serve_service(
 
     if security.asks_login and not security.is_encrypted and address.host not in _LOCAL:
         logger.warning("http_passwords_in_clear_text", address=str(address), advice="set http.ssl.keystore.location")
+    bound: HostPort
     with unwrapped_errors(), _registered(service.metrics, protection, security):
         async with trio.open_nursery() as nursery:
             await nursery.start(protection.run)
@@ -68,9 +71,47 @@ async def serve_service(
             if security.metrics_listen is not None:
                 application_of_metrics = protection.with_headers(http_application(operations))
                 listen = partial(serve_http, tls=lambda: protection.tls_of_metrics, setting="http.metrics.listen")
-                bound: HostPort = await nursery.start(listen, application_of_metrics, security.metrics_listen)
+                bound = await nursery.start(listen, application_of_metrics, security.metrics_listen)
                 logger.info("metrics_served", address=str(bound))
-            task_status.started(await nursery.start(serve, protection.around(application), address))
+            bound = await nursery.start(serve, protection.around(application), address)
+            logger.info("http_served", address=str(bound))
+            task_status.started(bound)
+
+
+class InterimServer:
+    """The HTTP server of a service whose routes need what is not there yet: operations, and 503 to all else."""
+
+    def __init__(self, address: HostPort) -> None:
+        self.address = address
+        """The address that the service listens at next."""
+        self.scope = trio.CancelScope()
+        self.ended = trio.Event()
+
+    async def end(self) -> HostPort:
+        """Stop listening, and return the address."""
+        self.scope.cancel()
+        await self.ended.wait()
+        return self.address
+
+
+async def serve_interim(
+    service: HttpService,
+    address: HostPort,
+    security: HttpSecurity,
+    *,
+    task_status: trio.TaskStatus[InterimServer] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve a service's operations until the server that is reported is ended. Raises ConfigurationError."""
+    (readiness,) = (route for route in service.routes if isinstance(route, Route) and route.path == "/readyz")
+    others = Route("/{path:path}", readiness.endpoint, methods=list(_METHODS))
+    roles = {(method, others.path): Role.READ for method in _METHODS}
+    interim = replace(service, routes=[*service.routes, others], roles=roles)
+    server = InterimServer(address)
+    with server.scope:
+        async with trio.open_nursery() as nursery:
+            server.address = await nursery.start(serve_service, interim, address, security)
+            task_status.started(server)
+    server.ended.set()
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def test_a_start_and_a_stop_by_a_signal_are_logged(tmp_path: Path, number: signa
     ("settings", "code", "reason"),
     [
         ('test.end = "fault"', 1, "/disk: no space is left"),
-        ('test.end = "surprise"', 1, "unexpected error: KeyError('unforeseen')"),
+        ('test.end = "surprise"', 1, "unforeseen error: KeyError('unforeseen')"),
         ("test.size = 0", 2, "{file}: test.end: is missing; test.size: must be at least 1 (given: 0)"),
         ("test.end = no quotes", 2, "{file}: is not TOML: Invalid value (at line 1, column 12); text needs quotes"),
     ],

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import httpx
+import structlog
 import trio
 
 from pipeline.broker.membership.session_watch import SessionWatch
@@ -123,3 +124,21 @@ async def test_a_short_silence_is_told_by_the_metrics_alone(autojump_clock: trio
         assert (watch.silence_s, watch.problem) == (0, None)
         watch.note(SessionEvent(SessionState.CONNECTED, two))
         assert (watch.connects, watch.disconnects, watch.expires) == (3, 2, 1)
+
+
+async def test_a_long_silence_is_logged_until_zookeeper_is_back(autojump_clock: trio.testing.MockClock) -> None:
+    service = MemoryZooKeeper()
+    async with service.open() as client, trio.open_nursery() as nursery:
+        watch = SessionWatch(client, timeout_s=10)
+        nursery.start_soon(watch.run)
+        with structlog.testing.capture_logs() as log:
+            await trio.sleep(100)
+            service.stop()
+            await trio.sleep(9)
+            assert log == []
+            await trio.sleep(66)
+            service.start()
+            await trio.sleep(10)
+        assert [each["event"] for each in log] == ["zookeeper_unreachable"] * 3 + ["zookeeper_reached"]
+        assert (log[0]["log_level"], "no contact to ZooKeeper for 1" in log[0]["reason"]) == ("warning", True)
+        nursery.cancel_scope.cancel()

@@ -94,7 +94,7 @@ def install_environment(root: Path, wheel: Path, version: str) -> None:
     for name in ("python", "python3"):
         (environment / "bin" / name).symlink_to(f"/usr/bin/python{PYTHON}")
     program = environment / "bin" / "pipeline"
-    program.write_text(f"#!/{PREFIX}/bin/python -I\nfrom pipeline.cli.console import main\n\nmain()\n")
+    program.write_text(f"#!/{PREFIX}/bin/python -IXfaulthandler\nfrom pipeline.cli.console import main\n\nmain()\n")
     program.chmod(0o755)
     (environment / "pyvenv.cfg").write_text(
         f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {PYTHON}\n"
@@ -129,10 +129,7 @@ def lay_files(root: Path, version: str) -> None:
     """Lay all below `root` that is not the environment: command, units, documents, control files."""
     (root / "usr/bin").mkdir(parents=True)
     (root / "usr/bin/pipeline").symlink_to(f"/{PREFIX}/bin/pipeline")
-    units = root / "lib/systemd/system"
-    units.mkdir(parents=True)
-    for unit in sorted((ROOT / "deploy/systemd").glob("pipeline*.*")):
-        shutil.copy(unit, units)
+    shutil.copytree(ROOT / "deploy/systemd", root / "lib/systemd/system")
     documents = root / "usr/share/doc/pipeline"
     documents.mkdir(parents=True)
     shutil.copy(SOURCES / "copyright", documents)

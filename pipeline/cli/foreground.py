@@ -24,6 +24,7 @@ from pipeline.cli.terminal.settings import Settings, read_settings
 from pipeline.diagnostics import get_logger
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.net.nurseries import essential_error, unwrapped_errors
+from pipeline.net.service_manager import service_manager
 from pipeline.settings import SettingsModel
 from pipeline.version import describe_build
 
@@ -123,21 +124,29 @@ def service_metrics() -> "CollectorRegistry":
 
 
 async def run_until_signalled(run: Callable[[], Awaitable[Any]]) -> str:
-    """Run until `run` ends; SIGTERM and SIGINT cancel it. Return the reason of the end. Raises what `run` raises."""
+    """Run until `run` ends; SIGTERM and SIGINT cancel it. Return the reason of the end. Raises what `run` raises.
+
+    Gives the service manager signs of life until then, and tells it of the stop.
+    """
     reason = "nothing is left to do"
+    manager = service_manager()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as around:
+            around.start_soon(manager.keep_alive)
+            async with trio.open_nursery() as nursery:
 
-            async def run_and_end() -> None:
-                await run()
-                nursery.cancel_scope.cancel()
+                async def run_and_end() -> None:
+                    await run()
+                    nursery.cancel_scope.cancel()
 
-            nursery.start_soon(run_and_end)
-            async for number in signals:
-                reason = signal.Signals(number).name
-                logger.info("stopping", signal=reason)
-                nursery.cancel_scope.cancel()
-                break
+                nursery.start_soon(run_and_end)
+                async for number in signals:
+                    reason = signal.Signals(number).name
+                    logger.info("stopping", signal=reason)
+                    manager.note_stop()
+                    nursery.cancel_scope.cancel()
+                    break
+            around.cancel_scope.cancel()
     return reason
 
 

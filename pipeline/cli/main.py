@@ -26,6 +26,7 @@ from pipeline.version import VERSION, source_commit
 NOUNS = {
     "local": ("local", "app"),
     "broker": ("broker", "app"),
+    "zookeeper": ("zookeeper", "app"),
     "cluster": ("cluster.cluster", "app"),
     "topic": ("topic", "app"),
     "group": ("group", "app"),

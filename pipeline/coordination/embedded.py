@@ -169,7 +169,7 @@ class ZooKeeperProcess:
             f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
             f"-Dzookeeper.preAllocSize={LOG_FILE_KB}",
             "-cp",
-            _class_path(),
+            class_path(),
             *(() if self.protection is None else (f"-Djava.security.auth.login.config={self._users_path}",)),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(self.directory / "zoo.cfg"),
@@ -287,7 +287,8 @@ def _write_users(path: Path, users: Mapping[str, Secret]) -> None:
         file.write(f"Server {{\n    org.apache.zookeeper.server.auth.DigestLoginModule required{options};\n}};\n")
 
 
-def _class_path() -> str:
+def class_path() -> str:
+    """Return the class path of a ZooKeeper server. Raises ConfigurationError if PySpark lacks it."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError("pyspark", "not installed, and ZooKeeper's jars come with it: pip install pyspark")

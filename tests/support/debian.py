@@ -71,6 +71,8 @@ class DebianRoot:
     """A mounted root file system."""
 
     path: Path
+    layers: tuple[Path, ...]
+    """Directories that it consists of, the upper one first."""
 
     def run(self, *command: str | Path, check: bool = True, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         """Run a command in it, as root, with the network of this machine; return what it printed."""
@@ -141,14 +143,14 @@ def base() -> Path:
 @contextmanager
 def debian_root(directory: Path, above: DebianRoot | None = None) -> Iterator[DebianRoot]:
     """Mount a root whose changes go into `directory`, above the base, or above another root that no longer changes."""
-    lower = base() if above is None else above.path
+    lower = (base(),) if above is None else above.layers
     changes, work, mounted = (directory / name for name in ("changes", "work", "root"))
     for each in (changes, work, mounted):
         each.mkdir(parents=True)
-    options = f"lowerdir={lower},upperdir={changes},workdir={work}"
+    options = f"lowerdir={':'.join(map(str, lower))},upperdir={changes},workdir={work}"
     subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", mounted], check=True)
     try:
-        yield DebianRoot(mounted)
+        yield DebianRoot(mounted, (changes, *lower))
     finally:
         subprocess.run(["umount", "--lazy", mounted], check=True)
         shutil.rmtree(directory, ignore_errors=True)

@@ -30,6 +30,14 @@ HealthCheck = Callable[[], str | None]
 """Returns None, or a sentence that says what is wrong."""
 
 
+class ReadinessRoute(Route):
+    """`/readyz`, and the check that it answers with."""
+
+    def __init__(self, path: str, endpoint: Callable[[Request], Awaitable[Response]], check: HealthCheck) -> None:
+        super().__init__(path, endpoint)
+        self.check = check
+
+
 def operations_routes(
     metrics: CollectorRegistry,
     health: HealthCheck,
@@ -66,7 +74,7 @@ def operations_routes(
     return [
         Route("/metrics", serve_metrics),
         Route("/healthz", serve(health, {"process": lambda: None})),
-        Route("/readyz", serve(readiness or health, more)),
+        ReadinessRoute("/readyz", serve(readiness or health, more), readiness or health),
     ]
 
 

@@ -15,9 +15,10 @@ from pipeline.model import HostPort
 from pipeline.net.http.protection import HttpProtection
 from pipeline.net.http.roles import OPERATIONS_ROLES, RoleTable
 from pipeline.net.http.security import OPERATIONS_PATHS, HttpSecurity
-from pipeline.net.http.server import http_application, serve_http
+from pipeline.net.http.server import ReadinessRoute, http_application, serve_http
 from pipeline.net.http.users import Role
 from pipeline.net.nurseries import unwrapped_errors
+from pipeline.net.service_manager import service_manager
 
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 _LOCAL = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -52,7 +53,10 @@ async def serve_service(
     *,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled. Reports the bound address once listening. Raises ConfigurationError."""
+    """Serve until cancelled. Reports the bound address once listening. Raises ConfigurationError.
+
+    Tells the service manager when the service is ready.
+    """
     protection = HttpProtection(security, service.name)
     routes, operations = list(service.routes), []
     if security.metrics_listen is not None:
@@ -76,6 +80,9 @@ async def serve_service(
             bound = await nursery.start(serve, protection.around(application), address)
             logger.info("http_served", address=str(bound))
             task_status.started(bound)
+            for route in service.routes:
+                if isinstance(route, ReadinessRoute):
+                    nursery.start_soon(service_manager().announce, route.check)
 
 
 class InterimServer:

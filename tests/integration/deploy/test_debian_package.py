@@ -1,0 +1,104 @@
+"""The Debian package on a bare Debian: installed, used, upgraded, removed, purged. And built again, the same bytes."""
+
+import gzip
+import hashlib
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.version import VERSION
+from tests.support.debian import DebianRoot, debian_root
+from tests.support.packages import DIST, ROOT, debian_package
+
+pytestmark = pytest.mark.long
+
+CLUSTER = """
+set -eu
+cd /tmp
+pipeline local up --port 19092 --dir /tmp/data > started &
+for _ in $(seq 600); do if [ -s started ]; then break; fi; sleep 0.1; done
+pipeline topic create greetings -b 127.0.0.1:19092
+printf 'hello\\nworld\\n' | pipeline produce greetings -b 127.0.0.1:19092
+pipeline consume greetings -b 127.0.0.1:19092
+kill %1
+wait
+"""
+
+
+@pytest.fixture
+def root(installed: DebianRoot, tmp_path: Path) -> Iterator[DebianRoot]:
+    with debian_root(tmp_path / "root", installed) as own:
+        yield own
+
+
+def test_an_installed_package_runs_a_cluster_as_a_user_of_its_own(root: DebianRoot) -> None:
+    assert root.run("pipeline", "--version").startswith(f"pipeline {VERSION} ")
+    assert "hello\nworld\n" in root.run("runuser", "-u", "pipeline", "--", "bash", "-c", CLUSTER)
+    assert root.run("sh", "-c", "cd /etc/pipeline && stat -c '%A %U %G' . secrets /var/lib/pipeline").splitlines() == [
+        "drwxr-xr-x root root",
+        "drwxr-x--- root pipeline",
+        "drwxr-x--- pipeline pipeline",
+    ]
+    assert root.run("dpkg", "--verify", "pipeline") == ""
+
+
+def test_the_package_tells_its_changes_and_what_it_is_made_of(root: DebianRoot) -> None:
+    documents = root.path / "usr/share/doc/pipeline"
+    changelog = gzip.decompress((documents / "changelog.gz").read_bytes()).decode()
+    assert changelog.startswith(f"pipeline ({VERSION}) ")
+    assert root.run("dpkg-query", "-W", "-f", "${Version}", "pipeline") == VERSION
+    bill = json.loads((documents / "sbom.cdx.json").read_text())
+    packages = root.path / "opt/pipeline/lib/python3.11/site-packages"
+    installed = {path.name.split("-")[0].replace("_", "-").lower() for path in packages.glob("*.dist-info")}
+    assert {part["name"].replace("_", "-").lower() for part in bill["components"]} | {"pipeline"} == installed | {
+        "pipeline"
+    }
+    assert bill["bomFormat"] == "CycloneDX"
+
+
+def test_an_upgrade_keeps_settings_and_records(root: DebianRoot) -> None:
+    (root.path / "etc/pipeline/broker-1.toml").write_text("broker.id = 1\n")
+    (root.path / "var/lib/pipeline/records").write_text("kept")
+    older = "sed -i 's/^Version: .*/Version: 0.0.9/' /tmp/older/DEBIAN/control"
+    root.run("sh", "-c", f"dpkg-deb -R /package.deb /tmp/older && {older} && dpkg-deb -Znone -b /tmp/older /older.deb")
+    root.run("dpkg", "--force-unsafe-io", "--force-downgrade", "--install", "/older.deb")
+    assert root.run("dpkg-query", "-W", "-f", "${Version}", "pipeline") == "0.0.9"
+    root.run("dpkg", "--force-unsafe-io", "--install", "/package.deb")
+    assert root.run("dpkg-query", "-W", "-f", "${Version}", "pipeline") == VERSION
+    assert (root.path / "etc/pipeline/broker-1.toml").read_text() == "broker.id = 1\n"
+    assert (root.path / "var/lib/pipeline/records").read_text() == "kept"
+    assert root.run("pipeline", "--version").startswith(f"pipeline {VERSION} ")
+
+
+def test_a_removal_keeps_settings_and_a_purge_keeps_records_alone(root: DebianRoot) -> None:
+    (root.path / "etc/pipeline/broker-1.toml").write_text("broker.id = 1\n")
+    (root.path / "var/lib/pipeline/records").write_text("kept")
+    root.run("pipeline", "topic", "--help")  # leaves what a run leaves
+    root.run("dpkg", "--remove", "pipeline")
+    assert (root.path / "etc/pipeline/broker-1.toml").exists()
+    assert not (root.path / "opt/pipeline").exists()
+    assert not (root.path / "usr/bin/pipeline").is_symlink()
+    assert "/var/lib/pipeline is kept" in root.run("dpkg", "--purge", "pipeline")
+    assert not (root.path / "etc/pipeline").exists()
+    assert (root.path / "var/lib/pipeline/records").read_text() == "kept"
+    assert "pipeline" in root.run("getent", "passwd", "pipeline")
+
+
+def test_a_purge_without_records_leaves_nothing(root: DebianRoot) -> None:
+    root.run("dpkg", "--purge", "pipeline")
+    left = root.run(
+        "find", "/etc", "/opt", "/usr", "/lib/systemd", "/var/lib/pipeline", "-name", "*pipeline*", check=False
+    )
+    assert [line for line in left.splitlines() if "No such file" not in line] == []
+    assert root.run("getent", "passwd", "pipeline", check=False) == ""
+
+
+def test_two_builds_give_the_same_bytes() -> None:
+    debian_package()
+    before = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in DIST.iterdir()}
+    assert {Path(name).suffix for name in before} == {".whl", ".gz", ".deb", ".json"}
+    subprocess.run(["make", "package"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in DIST.iterdir()} == before

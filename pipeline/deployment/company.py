@@ -1,6 +1,5 @@
 """Declares the description of a company: datacenters, hosts, mirrors, loads, and what protects their services. Pure."""
 
-import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cached_property
@@ -264,7 +263,7 @@ def company_of(document: Mapping[str, Any]) -> tuple[Company | None, tuple[str, 
     try:
         return Company.model_validate(dict(document)), ()
     except ValidationError as error:
-        entries: list[Any] = error.errors(include_url=False, include_context=False)
+        entries: list[Any] = error.errors(include_url=False)
         return None, tuple(dict.fromkeys(_fault(document, entry) for entry in entries))
 
 
@@ -278,7 +277,8 @@ def _fault(document: Mapping[str, Any], entry: Any) -> str:
         return f"{place} is no part of the description{hint(str(entry['loc'][-1]), model)}"
     if entry["type"] == "enum":
         return f"{place}: there is no such role; roles are {', '.join(role.value for role in ServiceRole)}"
-    reason = re.sub(r"must match pattern .*", "has letters that are not allowed there", reason_of(entry))
+    is_pattern = entry["type"] == "string_pattern_mismatch"
+    reason = "has letters that are not allowed there" if is_pattern else reason_of(entry)
     given = "" if isinstance(entry["input"], Mapping | list) else f" (given: {entry['input']!r})"
     return f"{place} {reason}{given}"
 

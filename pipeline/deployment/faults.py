@@ -23,6 +23,7 @@ def faults_of(company: Company) -> tuple[str, ...]:
         return tuple(of_names)
     services = services_of(company)
     return (
+        *_idle_hosts(company),
         *_ids(company),
         *_ports(services),
         *_ensembles(company),
@@ -73,6 +74,12 @@ def _references(company: Company) -> Iterator[str]:
             yield f"mirrors.{mirror.destination}.sources: a datacenter cannot be a source of its own mirror"
     for load in company.loads:
         yield from unknown(f"loads.{load.name}.datacenter", load.datacenter)
+
+
+def _idle_hosts(company: Company) -> Iterator[str]:
+    for host in company.hosts:
+        if not host.roles:
+            yield f"hosts.{host.name}: nothing runs there; give it zookeeper, brokers or roles, or remove it"
 
 
 def _ids(company: Company) -> Iterator[str]:

@@ -6,11 +6,15 @@ The same description always gives the same text. No file holds a secret.
 import json
 
 from pipeline.deployment.company import Company, CompanyHost, ServiceRole
-from pipeline.deployment.services import CompanyService, services_of
+from pipeline.deployment.inventory import inventory_of
+from pipeline.deployment.protection import ADMIN_USER, client_protection, login_protection
+from pipeline.deployment.services import DATA, CompanyService, audited_datacenters, services_of
 from pipeline.settings import settings_text
 
-FOLDERS_BESIDE_HOSTS = frozenset({"ansible", "prometheus"})
+FOLDERS_BESIDE_HOSTS = frozenset({"acls", "ansible", "prometheus"})
 SETTINGS_FOLDER = "etc/pipeline"
+UNITS_FOLDER = "etc/systemd/system"
+ZOOKEEPER_USERS = "/etc/pipeline/secrets/zookeeper.jaas"
 
 
 def rendered_files(company: Company, source: str) -> dict[str, str]:
@@ -18,10 +22,16 @@ def rendered_files(company: Company, source: str) -> dict[str, str]:
     files: dict[str, str] = {}
     for host in company.hosts:
         files[f"{host.name}/units"] = ""
+        if company.security.tls and host.brokers:
+            files[f"{host.name}/{SETTINGS_FOLDER}/admin.properties"] = _admin_file(company, source)
     for service in services_of(company):
         suffix = "properties" if service.role is ServiceRole.ZOOKEEPER else "toml"
         files[f"{service.host.name}/{SETTINGS_FOLDER}/{service.name}.{suffix}"] = _settings_file(service, source)
+        if drop_in := _drop_in(company, service):
+            path = f"{service.host.name}/{UNITS_FOLDER}/{unit_of(service, of_timer=False)}.d/render.conf"
+            files[path] = header(source) + "[Service]\n" + drop_in
         files[f"{service.host.name}/units"] += f"{unit_of(service)}\n"
+    files["ansible/inventory.yml"] = header(source) + inventory_of(company)
     files["prometheus/targets.json"] = _targets(company)
     return dict(sorted(files.items()))
 
@@ -31,16 +41,36 @@ def header(source: str) -> str:
     return f"# Generated from {source} by `pipeline deploy render`. Change {source}, not this file.\n"
 
 
-def unit_of(service: CompanyService) -> str:
-    """Return the name of the systemd unit of a service: of the timer, if it has one."""
-    kind = "timer" if service.role is ServiceRole.LOAD else "service"
+def unit_of(service: CompanyService, *, of_timer: bool = True) -> str:
+    """Return the name of the systemd unit of a service; `of_timer`: of its timer, if it has one."""
+    kind = "timer" if service.role is ServiceRole.LOAD and of_timer else "service"
     return f"pipeline-{service.role.value}@{service.instance}.{kind}"
+
+
+def _drop_in(company: Company, service: CompanyService) -> str:
+    """Return what the unit of a service needs beside the package's own; empty if that is enough."""
+    if service.role is ServiceRole.ZOOKEEPER and company.security.sasl:
+        return f"Environment=SERVER_JVMFLAGS=-Djava.security.auth.login.config={ZOOKEEPER_USERS}\n"
+    if service.role is ServiceRole.BROKER:
+        disks = [disk for disk in service.host.disks if not f"{disk}/".startswith(f"{DATA}/")]
+        return f"ReadWritePaths={' '.join(disks)}\n" if disks else ""
+    if service.role is ServiceRole.LOAD and service.host.datacenter in audited_datacenters(company):
+        command = f"/usr/bin/pipeline load run --config /{SETTINGS_FOLDER}/{service.name}.toml"
+        return f"ExecStart=\nExecStart={command} --datacenter {service.host.datacenter}\n"
+    return ""
 
 
 def _settings_file(service: CompanyService, source: str) -> str:
     if service.role is ServiceRole.ZOOKEEPER:
         return header(source) + "".join(f"{key}={_property(value)}\n" for key, value in service.settings.items())
     return header(source) + "\n" + settings_text(service.settings)
+
+
+def _admin_file(company: Company, source: str) -> str:
+    """Return the client settings of an administrator, for commands on the host."""
+    users = (client_protection(company.security, ADMIN_USER), login_protection(company.security, ADMIN_USER))
+    settings = {key: value for each in users for key, value in each.items()}
+    return header(source) + "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
 def _property(value: object) -> str:

@@ -42,10 +42,13 @@ def render(
 
     A description with faults changes nothing (exit code 1). Files that are as they should be are not touched.
     """
+    from pipeline.cli.deploy.acl_scripts import acl_scripts
     from pipeline.cli.deploy.render_folder import write_render
     from pipeline.deployment.files import rendered_files
 
-    outcome = write_render(folder, rendered_files(_require_sound(company), company.name), prune=prune)
+    found = _require_sound(company)
+    files = {**rendered_files(found, company.name), **acl_scripts(found, company.name)}
+    outcome = write_render(folder, files, prune=prune)
     output.say(f"{folder}: {outcome.written} written, {outcome.unchanged} unchanged, {len(outcome.removed)} removed.")
     for path in outcome.removed:
         output.say(f"removed {path}")

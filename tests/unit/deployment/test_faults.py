@@ -30,8 +30,8 @@ def test_the_example_has_no_faults() -> None:
         (lambda d: d.pop("hosts"), "hosts is missing"),
         (lambda d: d["hosts"][0].pop("address"), "hosts.east-1.address is missing"),
         (change_host("east-1", rak="a"), "hosts.east-1.rak is no part of the description; did you mean rack?"),
-        (change_host("east-1", zookeeper=0), "hosts.east-1.zookeeper must be greater than or equal to 1 (given: 0)"),
-        (change_host("east-1", brokers=["one"]), "hosts.east-1.brokers.1 must be a valid integer (given: 'one')"),
+        (change_host("east-1", zookeeper=0), "hosts.east-1.zookeeper must be at least 1 (given: 0)"),
+        (change_host("east-1", brokers=["one"]), "hosts.east-1.brokers.1 must be a whole number (given: 'one')"),
         (
             change_host("east-1", roles=["miror"]),
             "hosts.east-1.roles.1 must be 'registry', 'mirror', 'audit' or 'load' (given: 'miror')",
@@ -92,6 +92,10 @@ def test_all_faults_of_form_are_found_at_once() -> None:
         (
             lambda d: d["mirrors"][0]["sources"].append("hub"),
             "mirrors.hub.sources: a datacenter cannot be a source of its own mirror",
+        ),
+        (
+            change_host("east-1", brokers=[], zookeeper=None),
+            "hosts.east-1: nothing runs there; give it zookeeper, brokers or roles, or remove it",
         ),
         (change_host("east-2", brokers=[1]), "datacenters.east: two brokers have the id 1"),
         (change_host("east-2", zookeeper=1), "datacenters.east: two ZooKeeper servers have the id 1"),

@@ -174,3 +174,19 @@ def test_the_order_of_units_is_that_of_starts() -> None:
         "pipeline-load@lake.timer",
     ]
     assert set(ServiceRole) - READERS.keys() == {ServiceRole.ZOOKEEPER}
+
+
+def test_units_get_what_the_package_cannot_know() -> None:
+    def inside(document: Document) -> None:
+        for host in document["hosts"]:
+            if host["name"] != "hub-1":
+                host["disks"] = ["/var/lib/pipeline/disk1"]
+
+    files = rendered_files(example_company(inside, secure), "company.toml")
+    found = {path: text.splitlines()[1:] for path, text in files.items() if path.endswith("render.conf")}
+    in_hub = "hub-{}/etc/systemd/system/pipeline-{}.service.d/render.conf".format
+    assert found[in_hub(1, "broker@2")] == ["[Service]", "ReadWritePaths=/data/1 /data/2 /data/3 /data/4"]
+    assert in_hub(2, "broker@3") not in found
+    (users,) = {text[-1] for path, text in found.items() if "zookeeper" in path}
+    assert users.endswith("-Djava.security.auth.login.config=/etc/pipeline/secrets/zookeeper.jaas")
+    assert found[in_hub(3, "load@lake")][-1].endswith(" --config /etc/pipeline/load-lake.toml --datacenter hub")

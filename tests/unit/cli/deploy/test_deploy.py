@@ -76,9 +76,9 @@ def test_what_no_rendered_file_may_hold(description: Any, role: str, line: str, 
 
 def test_a_second_render_touches_nothing(description: Any, tmp_path: Any) -> None:
     out = tmp_path / "out"
-    assert run("render", description, out)[1] == [f"{out}: 41 written, 0 unchanged, 0 removed."]
+    assert run("render", description, out)[1] == [f"{out}: 55 written, 0 unchanged, 0 removed."]
     before = contents(out)
-    assert run("render", description, out)[1] == [f"{out}: 0 written, 41 unchanged, 0 removed."]
+    assert run("render", description, out)[1] == [f"{out}: 0 written, 55 unchanged, 0 removed."]
     assert contents(out) == before
 
 
@@ -113,7 +113,7 @@ def test_files_of_hosts_that_are_gone_stay_until_they_are_pruned(description: An
     code, lines = run("render", description, out, "--prune")
     assert "removed hub-3/etc/pipeline/broker-6.toml" in lines
     assert [path.name for path in (out / "hub-3").rglob("*")] == ["notes.txt"]
-    assert run("render", description, out)[1] == [f"{out}: 0 written, 34 unchanged, 0 removed."]
+    assert run("render", description, out)[1] == [f"{out}: 0 written, 45 unchanged, 0 removed."]
 
 
 def test_files_that_no_render_wrote_are_left_alone(description: Any, tmp_path: Any) -> None:

@@ -134,9 +134,8 @@ class SourceMirror:
 
     def _expect_copies(self) -> None:
         """Show the partitions of the table from the start on, also if the source is away."""
-        for assignment in self._hub.journal.table.newest_assignments():
-            source = assignment.source
-            if source.cluster == self.name and self._hub.selected.is_selected(self.name, source.partition.topic):
+        for assignment in self._hub.journal.table.newest_assignments_of(self.name):
+            if self._hub.selected.is_selected(self.name, assignment.source.partition.topic):
                 self.copies.expect(assignment)
 
     async def _refresh_regularly(self) -> None:

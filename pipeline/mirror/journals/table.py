@@ -117,15 +117,16 @@ class PartitionTable:
 
     def __init__(self) -> None:
         self._entries: list[Assignment] = []
-        self._by_source: dict[tuple[str, TopicPartition], Assignment] = {}
-        """Newest entry of each source partition."""
+        self._by_source: dict[str, dict[TopicPartition, Assignment]] = defaultdict(dict)
+        """Newest entry of each source partition, by source."""
         self._replaced: set[tuple[str, TopicPartition, UUID]] = set()
         """Source partitions with their topics' ids whose entries are not the newest ones."""
         self._taken_over: set[tuple[str, TopicPartition, UUID]] = set()
         """Those of them whose replica partitions other entries have."""
         self._sizes: dict[str, int] = defaultdict(int)
         self._cluster_ids: dict[str, str] = {}
-        self._names: set[str] = set()
+        self._sizes_by_source: dict[str, int] = defaultdict(int)
+        """Number of entries of each source, those of replaced topics included."""
         self._feeding: dict[str, dict[tuple[str, str], None]] = defaultdict(dict)
         """Source and topic of the entries of each replica topic."""
         self._replicas: dict[tuple[str, str], str] = {}
@@ -134,22 +135,21 @@ class PartitionTable:
     def apply(self, proposal: Proposal) -> None:
         """Apply the next journal record. Raises PartitionTableError for a record beyond the table's bounds."""
         source = proposal.source
-        key = (source.cluster, source.partition)
         if self._is_new(proposal):
             self.require_room(proposal.replica_topic)
-            before = self._by_source.get(key)
+            before = self._by_source[source.cluster].get(source.partition)
             if before is not None:
-                self._replaced.add((*key, before.source.topic_id))
+                self._replaced.add((source.cluster, source.partition, before.source.topic_id))
             if before is not None and proposal.takes_over:
-                self._taken_over.add((*key, before.source.topic_id))
+                self._taken_over.add((source.cluster, source.partition, before.source.topic_id))
                 replica = before.replica
             else:
                 replica = TopicPartition(proposal.replica_topic, self._sizes.get(proposal.replica_topic, 0))
                 self._sizes[proposal.replica_topic] = replica.partition + 1
             entry = Assignment(source=source, replica=replica)
             self._entries.append(entry)
-            self._by_source[key] = entry
-            self._names.add(source.cluster)
+            self._by_source[source.cluster][source.partition] = entry
+            self._sizes_by_source[source.cluster] += 1
             topic = (source.cluster, source.partition.topic)
             self._feeding[proposal.replica_topic][topic] = None
             self._replicas.setdefault(topic, proposal.replica_topic)
@@ -159,7 +159,7 @@ class PartitionTable:
     def _is_new(self, proposal: Proposal) -> bool:
         """Return True if the proposal adds an entry (invariant B)."""
         source = proposal.source
-        newest = self._by_source.get((source.cluster, source.partition))
+        newest = self.assignment(source.cluster, source.partition)
         if proposal.replaces is None or newest is None:
             return proposal.replaces is None and newest is None
         is_other = source.topic_id != newest.source.topic_id == proposal.replaces
@@ -173,7 +173,7 @@ class PartitionTable:
 
     def assignment(self, cluster: str, partition: TopicPartition) -> Assignment | None:
         """Return the newest entry of a source partition; None if it has none."""
-        return self._by_source.get((cluster, partition))
+        return self._by_source.get(cluster, {}).get(partition)
 
     def assignments(self) -> list[Assignment]:
         """Return all entries in the order of the journal, those of replaced topics included."""
@@ -181,12 +181,20 @@ class PartitionTable:
 
     def newest_assignments(self) -> list[Assignment]:
         """Return the newest entry of each source partition."""
-        return list(self._by_source.values())
+        return [entry for entries in self._by_source.values() for entry in entries.values()]
+
+    def newest_assignments_of(self, cluster: str) -> list[Assignment]:
+        """Return the newest entry of each partition of a source."""
+        return list(self._by_source.get(cluster, {}).values())
 
     @property
     def size(self) -> int:
         """Number of entries."""
         return len(self._entries)
+
+    def size_of(self, cluster: str) -> int:
+        """Return the number of entries of a source."""
+        return self._sizes_by_source.get(cluster, 0)
 
     def partition_count(self, replica_topic: str) -> int:
         """Return the number of partitions that the entries of a replica topic have."""
@@ -214,7 +222,7 @@ class PartitionTable:
 
     def has_source(self, cluster: str) -> bool:
         """Return True if there is an entry of a source of this name."""
-        return cluster in self._names
+        return cluster in self._by_source
 
     def is_replaced(self, source: SourcePartition) -> bool:
         """Return True if this topic was replaced. An answer that still has the topic is an old one."""

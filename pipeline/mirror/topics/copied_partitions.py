@@ -88,7 +88,7 @@ def origin_of(name: str, path: tuple[str, ...], assignment: Assignment) -> Origi
 
 def _unwanted(name: str, proposals: Iterable[Proposal], table: PartitionTable) -> list[Assignment]:
     wanted = {proposal.source.partition for proposal in proposals}
-    found = (assignment for assignment in table.newest_assignments() if assignment.source.cluster == name)
+    found = table.newest_assignments_of(name)
     return [assignment for assignment in found if assignment.source.partition not in wanted]
 
 

@@ -113,7 +113,7 @@ class KnownSources:
     def entries(self, name: str) -> SourceEntries:
         """Return the entries of the table for a source."""
         known, wanted = self.by_name[name], self.wanted(name)
-        basis = wanted, self._table.size
+        basis = wanted, self._table.size_of(name)
         if known.entries is None or known.entries[0] != basis:
             known.entries = basis, entries_of(name, wanted, self._table)
         return known.entries[1]

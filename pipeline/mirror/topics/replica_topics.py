@@ -57,8 +57,8 @@ class ReplicaTopic:
     differences: tuple[str, ...] = ()
     refused: dict[str, tuple[str | None, str]] = field(default_factory=dict)
     """Values that the destination refused, and its reasons, by setting."""
-    entered: Mapping[int, Origin] | None = None
-    """Origins that `mirror.partitions` was found to have, as they were passed."""
+    entered: dict[str, Mapping[int, Origin]] = field(default_factory=dict)
+    """Origins that `mirror.partitions` was found to have, as they were passed, by their source."""
 
     @property
     def overrides(self) -> dict[str, str]:
@@ -270,7 +270,8 @@ class ReplicaTopics:
 
     async def _enter(self, topic: str, replica: ReplicaTopic, origins: Mapping[int, Origin]) -> dict[int, str]:
         """Write the entries of `mirror.partitions` that are missing. Return the reasons against other partitions."""
-        if not self._checks_sources or replica.entered is origins:
+        source = next((origin.source for origin in origins.values()), "")
+        if not self._checks_sources or replica.entered.get(source) is origins:
             return {}
         text = replica.overrides.get(MIRROR_PARTITIONS)
         present = Provenance() if text is None else Provenance.parse(text)
@@ -283,7 +284,7 @@ class ReplicaTopics:
                 raise
             await self._describe([topic])
         elif not refused:
-            replica.entered = origins
+            replica.entered[source] = origins
         return refused
 
     def problems(self) -> list[dict[str, Any]]:

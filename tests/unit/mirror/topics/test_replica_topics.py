@@ -21,6 +21,7 @@ from pipeline.mirror.failover.promotion import Promoter
 from pipeline.mirror.journals.table import TABLE_TOPIC, Proposal, SourcePartition
 from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.mirror.service import MirrorService
+from pipeline.mirror.topics import replica_topics
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.messages.describe_configs import ConfigSource, ResourceType
 from pipeline.provenance import MIRROR_PARTITIONS, Provenance
@@ -385,6 +386,32 @@ async def test_a_replica_says_whose_copy_each_partition_is(site: Site) -> None:
     ((copied, *_), view) = Provenance.parse((await settings_of(site.hub))[MIRROR_PARTITIONS]).ranges, site.east.view
     assert copied.origin.path == (view.cluster_id,)
     assert copied.origin.topic_id == view.topics["clicks"].id
+
+
+async def test_a_replica_of_two_sources_is_not_compared_with_its_entries_at_each_refresh(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(site.east)
+    await make(site.west)
+    refreshes = comparisons = 0
+    read_on, compare = TableJournal.read_on, replica_topics._with_origins
+
+    async def refresh(journal: TableJournal) -> None:
+        nonlocal refreshes
+        refreshes += 1
+        await read_on(journal)
+
+    def note(*args: Any) -> Any:
+        nonlocal comparisons
+        comparisons += 1
+        return compare(*args)
+
+    async with site.mirroring(refresh_interval_ms=100) as service:
+        await until(lambda: all(len(source["partitions"]) == 1 for source in service.status()["sources"]))
+        monkeypatch.setattr(TableJournal, "read_on", refresh)
+        monkeypatch.setattr(replica_topics, "_with_origins", note)
+        await until(lambda: refreshes > 12)
+    assert comparisons <= 6, f"{comparisons} of {refreshes}"  # a few until both are at rest
 
 
 async def test_a_replica_of_an_older_mirror_gets_its_entries_from_the_table(site: Site) -> None:

@@ -59,7 +59,7 @@ class AuditMetrics(MetricSource):
 
     def _reading(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("audit_cluster_up", "1 if the cluster's events can be read.", labels=["cluster"])
-        lag = GaugeMetricFamily("audit_events_lag", "Audit events not read yet.", labels=["cluster"])
+        lag = GaugeMetricFamily("audit_events_lag", "Audit events that were not read yet.", labels=["cluster"])
         read_to = GaugeMetricFamily(
             "audit_cluster_read_to_timestamp_seconds",
             "Time for which all events of the cluster were read.",
@@ -81,10 +81,12 @@ class AuditMetrics(MetricSource):
 
     def _verdicts(self) -> Iterator[Metric]:
         figures = self._figures
-        judged = GaugeMetricFamily("audit_judged_timestamp_seconds", "Time of the newest judgement.")
+        judged = GaugeMetricFamily(
+            "audit_judged_timestamp_seconds", "Time of the newest judgement, in seconds since 1970."
+        )
         if self._judgements.latest is not None:
             judged.add_metric([], self._judgements.latest.judged_ms / 1000)
-        failed = CounterMetricFamily("audit_judgements_failed", "Judgements that failed.")
+        failed = CounterMetricFamily("audit_judgements_failed", "Judgements that failed and will be tried again.")
         failed.add_metric([], self._judgements.failures)
         hours = GaugeMetricFamily("audit_hours", "Hours of all topics by status.", labels=["status"])
         for status, count in figures.hours.items():

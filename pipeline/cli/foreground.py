@@ -113,8 +113,9 @@ def _seconds_since(begun_s: float) -> float:
 
 def service_metrics() -> "CollectorRegistry":
     """Return a registry for the metrics of a service, with `pipeline_build_info` and those of the process."""
-    from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+    from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disable_created_metrics
 
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a gauge beside each counter that nobody asks for
     metrics = CollectorRegistry()
     ProcessCollector(registry=metrics)
     build = describe_build()

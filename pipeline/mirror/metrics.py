@@ -40,7 +40,10 @@ class MirrorMetrics(Collector):
             registry=registry,
         )
         self._group_offsets = Counter(
-            "mirror_group_offsets_copied", "Committed offsets written to the hub.", LABELS[:1], registry=registry
+            "mirror_group_offsets_copied",
+            "Committed offsets of groups that were written to the hub.",
+            LABELS[:1],
+            registry=registry,
         )
         self._group_age = Gauge(
             "mirror_group_offsets_age_seconds",
@@ -85,9 +88,11 @@ class MirrorMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return the counters by partition."""
         counts = list(self._counts.items())
-        size = CounterMetricFamily("mirror_copied_bytes", "Bytes of copied batches, as fetched.")
-        offsets = CounterMetricFamily("mirror_copied_offsets", "Offsets by which replicas moved on.")
-        failures = CounterMetricFamily("mirror_failures", "Times copying a partition failed.")
+        size = CounterMetricFamily("mirror_copied_bytes", "Bytes of batches that were copied, as the source sent them.")
+        offsets = CounterMetricFamily("mirror_copied_offsets", "Offsets by which the replica's end moved on.")
+        failures = CounterMetricFamily(
+            "mirror_failures", "Times that copying the partition failed, and was tried again."
+        )
         yield by_partition(size, "_total", ((labels, each.bytes) for labels, each in counts))
         yield by_partition(offsets, "_total", ((labels, each.offsets) for labels, each in counts))
         yield by_partition(failures, "_total", ((labels, each.failures) for labels, each in counts))

@@ -170,7 +170,9 @@ class MirrorStatus(Collector):
         age = GaugeMetricFamily(
             "mirror_last_answer_age_seconds", "Seconds since the source answered any request.", labels=LABELS[:1]
         )
-        states = GaugeMetricFamily("mirror_partitions", "Partitions by state.", labels=("source", "state"))
+        states = GaugeMetricFamily(
+            "mirror_partitions", "Partitions that are mirrored, by the state of copying.", labels=("source", "state")
+        )
         unknown = GaugeMetricFamily(
             "mirror_unknown_lag_partitions", "Partitions whose lag is not known.", labels=LABELS[:1]
         )
@@ -210,7 +212,9 @@ class MirrorStatus(Collector):
 
     def _flow_metrics(self) -> Iterator[Metric]:
         flow = ("flow",)
-        states = GaugeMetricFamily("mirror_flow_partitions", "Partitions by state.", labels=(*flow, "state"))
+        states = GaugeMetricFamily(
+            "mirror_flow_partitions", "Partitions that are mirrored, by the state of copying.", labels=(*flow, "state")
+        )
         unknown = GaugeMetricFamily(
             "mirror_flow_unknown_lag_partitions", "Partitions whose lag is not known.", labels=flow
         )
@@ -245,7 +249,9 @@ class MirrorStatus(Collector):
         is_of_file = self.settings().get("is_of_file")
         meaning = "1 if the settings in force are those of the mirror's file; NaN if that is not known."
         yield GaugeMetricFamily("mirror_settings_of_file", meaning, value=_number(is_of_file))
-        yield GaugeMetricFamily("mirror_pauses", "Pauses of the hub.", value=len(self.pauses()))
+        yield GaugeMetricFamily(
+            "mirror_pauses", "Pauses of copying that are in force, of all mirrors of the hub.", value=len(self.pauses())
+        )
 
     @property
     def _bound_s(self) -> float:

@@ -28,6 +28,7 @@ from pipeline.net.authentication import Authenticate, Authenticator
 from pipeline.net.conversation import Conversation, Shared
 from pipeline.net.memories import Memories, memories_of
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
+from pipeline.net.rare_log import RareLog
 from pipeline.net.request_memory import CHECK_S
 from pipeline.net.request_statistics import RequestStatistics
 from pipeline.net.transport import Transport
@@ -115,6 +116,7 @@ class Server:
             requests=requests,
             hangups=network.hangups(),
         )
+        self._strange = RareLog(logger)
         self._conversations: dict[Conversation, Transport] = {}
         self._by_host: Counter[str] = Counter()
         self._strangers: defaultdict[str, dict[Conversation, None]] = defaultdict(dict)
@@ -158,7 +160,9 @@ class Server:
                 if exceeded is not None:
                     self.statistics.refused += 1
                     transport.close()
-                    logger.warning("connection_refused", peer=str(peer.address), limit=exceeded)
+                    self._strange.warning(
+                        "connection_refused", peer.address.host, peer=str(peer.address), limit=exceeded
+                    )
                     continue
                 self.statistics.accepted += 1
                 self.statistics.open_connections += 1
@@ -217,12 +221,13 @@ class Server:
                 logger.info("connection_ended", peer=str(peer.address), reason=conversation.ended_because)
         except AuthenticationError as error:
             self.statistics.refused_strangers += 1
-            logger.warning("client_refused", peer=str(peer.address), listener=peer.listener, error=str(error))
+            told = {"peer": str(peer.address), "listener": peer.listener, "error": str(error)}
+            self._strange.warning("client_refused", peer.address.host, **told)
         except (NetworkError, OSError) as error:
             logger.debug("connection_lost", peer=str(peer.address), error=str(error))
         except ProtocolError as error:
             self.statistics.broken += 1
-            logger.warning("connection_broken", peer=str(peer.address), error=str(error))
+            self._strange.warning("connection_broken", peer.address.host, peer=str(peer.address), error=str(error))
         except Exception:
             self.statistics.broken += 1
             logger.exception("handler_failed", peer=str(peer.address))

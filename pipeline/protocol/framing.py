@@ -29,6 +29,9 @@ LEAST_ARRIVED_BYTES = 4 * 1024
 
 _HTTP = int.from_bytes(b"HTTP")
 """First bytes of an answer of an HTTP server, taken for the length of a frame."""
+_HTTP_REQUESTS = frozenset(map(int.from_bytes, (b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"PRI ")))
+_TLS = int.from_bytes(b"\x16\x03\x01")
+"""First bytes of a client's greeting in TLS, before its length."""
 _LENGTH = struct.Struct(">i")
 LARGEST_SHARED_BYTES = SHARED_BYTES - _LENGTH.size
 """Size of the largest frame that fits into the receive buffer; a frame above it is large."""
@@ -138,6 +141,10 @@ class FrameBuffer:
                 raise ProtocolError(
                     "the other side speaks HTTP, not Kafka's protocol: it is the port of something else"
                 )
+            if size in _HTTP_REQUESTS:
+                raise ProtocolError("the client speaks HTTP, not Kafka's protocol: http.listen is the port for that")
+            if size >> 8 == _TLS:
+                raise ProtocolError("the client begins TLS, which this listener does not speak")
             raise ProtocolError(f"a frame of {size} bytes, where at most {self.max_frame_bytes} are taken")
         first = self._start + _LENGTH.size
         if size <= available:

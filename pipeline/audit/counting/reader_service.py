@@ -109,9 +109,9 @@ class ReaderMetrics(MetricSource):
         values = {
             "audit_reader_up": ("1 if the cluster's topics are known.", float(status["error"] is None)),
             "audit_reader_reported": ("1 if the newest counts are reported.", float(status["is_reported"])),
-            "audit_reader_partitions": ("Partitions that are counted.", float(status["partitions"])),
+            "audit_reader_partitions": ("Partitions whose records are counted.", float(status["partitions"])),
             "audit_reader_halted_partitions": (
-                "Partitions that cannot be read.",
+                "Partitions that are not counted, because they cannot be read.",
                 float(status["halted_partitions"]),
             ),
             "audit_reader_lag_seconds": (

@@ -28,16 +28,36 @@ class CleanerCollector(Collector):
         figures = self._cleaner.statistics
         longest_s = max(figures.clean_times_s.values(), default=0.0)
         for name, value, text in (
-            (f"{_MANAGER}_max_dirty_percent", 100 * figures.max_dirty_ratio, "Dirty part of the dirtiest log."),
-            (f"{_CLEANER}_cleaner_recopy_percent", 100 * figures.recopy_ratio, "Part that the last cleaning kept."),
-            (f"{_CLEANER}_max_buffer_utilization_percent", 100 * figures.map_fill, "Filled part of the key table."),
-            (f"{_CLEANER}_max_clean_time_secs", longest_s, "Longest of the last cleanings of each process."),
+            (
+                f"{_MANAGER}_max_dirty_percent",
+                100 * figures.max_dirty_ratio,
+                "Percentage of the dirtiest log that is not compacted yet.",
+            ),
+            (
+                f"{_CLEANER}_cleaner_recopy_percent",
+                100 * figures.recopy_ratio,
+                "Percentage of its bytes that the last compaction kept.",
+            ),
+            (
+                f"{_CLEANER}_max_buffer_utilization_percent",
+                100 * figures.map_fill,
+                "Percentage of the table of keys that the last compaction filled.",
+            ),
+            (
+                f"{_CLEANER}_max_clean_time_secs",
+                longest_s,
+                "Seconds of the longest of the last compactions, one of each process.",
+            ),
         ):
             yield GaugeMetricFamily(name, text, value=value)
-        yield CounterMetricFamily(f"{_CLEANER}_cleanings", "Logs cleaned.", value=figures.cleanings)
+        yield CounterMetricFamily(
+            f"{_CLEANER}_cleanings", "Compactions of logs that were completed.", value=figures.cleanings
+        )
         given_up = Counter(str(path) for path in self._cleaner.uncleanable.values())
         family = GaugeMetricFamily(
-            f"{_MANAGER}_uncleanable_partitions_count", "Partitions skipped after an error.", labels=("logdirectory",)
+            f"{_MANAGER}_uncleanable_partitions_count",
+            "Partitions of the log dir that are not compacted any more after an error, until the broker restarts.",
+            labels=("logdirectory",),
         )
         for path in self._cleaner.log_dirs:
             family.add_metric((str(path),), given_up[str(path)])

@@ -68,17 +68,39 @@ class BrokerCollector(Collector):
 
     def _collect_topics(self) -> Iterator[Metric]:
         prefix = "kafka_server_brokertopicmetrics"
-        yield self._per_topic(f"{prefix}_bytesin", "Bytes appended.", lambda partition: partition.bytes_in)
-        yield self._per_topic(f"{prefix}_bytesout", "Bytes fetched.", lambda partition: partition.bytes_out)
-        yield self._per_topic(f"{prefix}_messagesin", "Records appended.", lambda partition: partition.messages_in)
         yield self._per_topic(
-            f"{prefix}_messagesout", "Records fetched.", lambda partition: round(partition.messages_out)
+            f"{prefix}_bytesin",
+            "Bytes that producers and mirrors appended here, by topic.",
+            lambda partition: partition.bytes_in,
+        )
+        yield self._per_topic(
+            f"{prefix}_bytesout",
+            "Bytes that consumers fetched from here, by topic.",
+            lambda partition: partition.bytes_out,
+        )
+        yield self._per_topic(
+            f"{prefix}_messagesin",
+            "Records that producers and mirrors appended here, by topic.",
+            lambda partition: partition.messages_in,
+        )
+        yield self._per_topic(
+            f"{prefix}_messagesout",
+            "Records that consumers fetched from here, by topic; estimated from whole batches.",
+            lambda partition: round(partition.messages_out),
         )
         produce, fetch = self._broker.produce, self._broker.fetch
         for name, value, text in (
-            ("totalproducerequests", produce.partitions, "Partitions in Produce requests."),
+            (
+                "totalproducerequests",
+                produce.partitions,
+                "Partitions that Produce requests named: one request may name many.",
+            ),
             ("failedproducerequests", produce.failed_partitions, "Partitions of these that were refused."),
-            ("totalfetchrequests", fetch.partitions, "Partitions in answered Fetch requests."),
+            (
+                "totalfetchrequests",
+                fetch.partitions,
+                "Partitions that answered Fetch requests named: one request may name many.",
+            ),
             ("failedfetchrequests", fetch.failed_partitions, "Partitions of these that were refused."),
         ):
             yield CounterMetricFamily(f"{prefix}_{name}", text, value=value)
@@ -95,7 +117,11 @@ class BrokerCollector(Collector):
     def _collect_logs(self) -> Iterator[Metric]:
         replicas = self._broker.replicas
         offline = len(replicas.directories.offline)
-        yield GaugeMetricFamily("kafka_log_logmanager_offlinelogdirectorycount", "Log dirs that failed.", value=offline)
+        yield GaugeMetricFamily(
+            "kafka_log_logmanager_offlinelogdirectorycount",
+            "Log dirs that are offline because their disk failed.",
+            value=offline,
+        )
         waiting = GaugeMetricFamily(
             "pipeline_log_dir_waiting_seconds",
             "Age of the oldest call that waits for the disk of a log dir.",
@@ -105,10 +131,24 @@ class BrokerCollector(Collector):
             waiting.add_metric([str(directory.path)], replicas.disks.waiting_s(directory.path))
         yield waiting
         yield from self._collect_room()
-        yield self._per_partition("size", "Bytes on disk.", lambda partition: partition.log.snapshot.size_bytes)
-        yield self._per_partition("numlogsegments", "Segments.", lambda partition: len(partition.log.snapshot.segments))
-        yield self._per_partition("logstartoffset", "Oldest offset.", lambda partition: partition.log.log_start_offset)
-        yield self._per_partition("logendoffset", "Next offset.", lambda partition: partition.log.log_end_offset)
+        yield self._per_partition(
+            "size", "Bytes of the log on this broker's disk.", lambda partition: partition.log.snapshot.size_bytes
+        )
+        yield self._per_partition(
+            "numlogsegments",
+            "Segments of the log on this broker's disk.",
+            lambda partition: len(partition.log.snapshot.segments),
+        )
+        yield self._per_partition(
+            "logstartoffset",
+            "Offset of the oldest record of the log.",
+            lambda partition: partition.log.log_start_offset,
+        )
+        yield self._per_partition(
+            "logendoffset",
+            "Offset that the next record of the log gets.",
+            lambda partition: partition.log.log_end_offset,
+        )
 
     def _collect_room(self) -> Iterator[Metric]:
         """Room on the disks of log dirs that are online, in bytes."""

@@ -47,12 +47,12 @@ class GroupMetrics:
     def collect(self) -> Iterator[Metric]:
         """All metrics, read now."""
         runtime, counts = self._coordinator.runtime, self._coordinator.count_by_state()
-        yield GaugeMetricFamily(_STATES, "Groups coordinated here.", value=sum(counts.values()))
+        yield GaugeMetricFamily(_STATES, "Consumer groups that this broker coordinates.", value=sum(counts.values()))
         for state, count in counts.items():
-            yield GaugeMetricFamily(f"{_STATES}{state.lower()}", f"Groups in state {state}.", value=count)
+            yield GaugeMetricFamily(f"{_STATES}{state.lower()}", f"Consumer groups here in state {state}.", value=count)
         yield CounterMetricFamily(
             "kafka_server_group_coordinator_metrics_group_completed_rebalance",
-            "Completed rebalances.",
+            "Rebalances of groups coordinated here that were completed.",
             value=runtime.rebalances,
         )
         for name, value, text in (
@@ -67,9 +67,13 @@ class GroupMetrics:
 
     def _collect_lags(self) -> Iterator[Metric]:
         for name, text, samples in (
-            ("current_offset", "Next offset to read.", self._current_offsets),
+            (
+                "current_offset",
+                "Committed offset: the offset of the next record that the group reads.",
+                self._current_offsets,
+            ),
             ("lag", "Records not read yet; below 0 if the committed offset is beyond the end.", self._lags),
-            ("lag_seconds", "Age of the oldest record not read yet.", self._lags_seconds),
+            ("lag_seconds", "Age in seconds of the oldest record that the group has not read yet.", self._lags_seconds),
         ):
             name = f"{_GROUPS}_{name}"
             yield with_samples(GaugeMetricFamily(name, text, labels=_LABELS), samples(name))

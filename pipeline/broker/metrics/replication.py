@@ -39,9 +39,13 @@ def collect_replicas(broker: BrokerContext, isr_writer: IsrWriter) -> Iterator[M
         view = broker.view.partition(topic_partition) if partition.is_leader else None
         moving += view is not None and bool(view.adding or view.removing)
     for name, value, text in (
-        ("leadercount", len(leaderships), "Partitions led here."),
+        ("leadercount", len(leaderships), "Partitions that this broker leads now."),
         ("partitioncount", len(partitions), "Partitions with a replica here."),
-        ("offlinereplicacount", offline, "Replicas here whose disk failed."),
+        (
+            "offlinereplicacount",
+            offline,
+            "Replicas of this broker that are not served, because a disk failed or a log cannot be read.",
+        ),
         ("underreplicatedpartitions", under_replicated, "Partitions led here with replicas out of sync."),
         ("underminisrpartitioncount", under_min_isr, "Partitions led here that refuse acks=all."),
         ("atminisrpartitioncount", at_min_isr, "Partitions led here that refuse acks=all after one more loss."),
@@ -67,10 +71,14 @@ def collect_copying(broker: BrokerContext) -> Iterator[Metric]:
         value=broker.replicas.fetchers.max_lag,
     )
     for name, value, text in (
-        (f"{_TOPICS}_replicationbytesin", counts.bytes_fetched, "Bytes copied from leaders."),
+        (
+            f"{_TOPICS}_replicationbytesin",
+            counts.bytes_fetched,
+            "Bytes that this broker's followers copied from leaders.",
+        ),
         (f"{_TOPICS}_replicationbytesout", sent, "Bytes that followers copied from here."),
-        (f"{_FETCHERS}_failures", counts.failures, "Fetches from leaders that failed."),
-        (f"{_FETCHERS}_corruptanswers", counts.corrupt_answers, "Answers with a damaged batch."),
+        (f"{_FETCHERS}_failures", counts.failures, "Fetches of this broker's followers from leaders that failed."),
+        (f"{_FETCHERS}_corruptanswers", counts.corrupt_answers, "Answers of leaders that held a damaged batch."),
     ):
         yield CounterMetricFamily(name, text, value=value)
 
@@ -86,16 +94,32 @@ def collect_controller(broker: BrokerContext) -> Iterator[Metric]:
     offline, imbalanced = leaderless if is_known else (math.nan, math.nan)
     topics = list(broker.view.topics()) if is_active else []
     for name, value, text in (
-        ("activecontrollercount", int(is_active and is_known), "1 at the controller."),
-        ("offlinepartitionscount", offline, "Partitions without a leader."),
+        (
+            "activecontrollercount",
+            int(is_active and is_known),
+            "1 at the broker that is the controller, 0 at the others.",
+        ),
+        (
+            "offlinepartitionscount",
+            offline,
+            "Partitions of the cluster without a live leader; NaN while ZooKeeper is away.",
+        ),
         ("preferredreplicaimbalancecount", imbalanced, "Partitions not led by their first replica."),
-        ("globaltopiccount", len(topics), "Topics of the cluster."),
-        ("globalpartitioncount", sum(len(topic.partitions) for topic in topics), "Partitions of the cluster."),
+        ("globaltopiccount", len(topics), "Topics of the cluster, at the controller; 0 elsewhere."),
+        (
+            "globalpartitioncount",
+            sum(len(topic.partitions) for topic in topics),
+            "Partitions of the cluster, at the controller; 0 elsewhere.",
+        ),
     ):
         yield GaugeMetricFamily(f"{_CONTROLLER}_{name}", text, value=value)
     for name, value, text in (
         ("uncleanleaderelections", counts.unclean_elections, "Elections of a leader that was not in sync."),
-        ("leaderelections", counts.leader_elections, "Elections of another leader."),
+        (
+            "leaderelections",
+            counts.leader_elections,
+            "Elections in which another broker became the leader of a partition.",
+        ),
     ):
         yield CounterMetricFamily(f"{_ELECTIONS}_{name}", text, value=value)
 
@@ -110,9 +134,9 @@ def collect_session(session: SessionWatch) -> Iterator[Metric]:
     states.add_metric(["CONNECTING"], int(not is_connected))
     yield states
     for name, value, text in (
-        ("zookeepersyncconnects", session.connects, "Connections made to ZooKeeper."),
+        ("zookeepersyncconnects", session.connects, "Connections that this broker made to ZooKeeper."),
         ("zookeeperdisconnects", session.disconnects, "Connections to ZooKeeper that were lost."),
-        ("zookeeperexpires", session.expires, "Sessions that ZooKeeper ended."),
+        ("zookeeperexpires", session.expires, "Sessions of this broker that ZooKeeper ended, with its registration."),
     ):
         yield CounterMetricFamily(f"{_SESSION}_{name}", text, value=value)
     yield GaugeMetricFamily(

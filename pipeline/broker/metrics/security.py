@@ -30,7 +30,7 @@ def collect_authentications(counts: AuthenticationCounts, failed_reloads: Mappin
         ("successful_authentication", counts.successes, "Clients that were let in by SASL or TLS."),
         ("failed_authentication", counts.failures, "Clients that failed to prove who they are."),
         ("successful_reauthentication", counts.renewals, "Clients that logged in again in time."),
-        ("expired_connections_killed", counts.expired, "Connections whose login had ended."),
+        ("expired_connections_killed", counts.expired, "Connections that were closed because their login had ended."),
     ):
         family = CounterMetricFamily(f"{_CONNECTIONS}_{name}", text, labels=_LISTENER)
         for listener, count in sorted(counted.items()):

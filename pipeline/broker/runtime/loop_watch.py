@@ -72,13 +72,15 @@ class _DelayCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the delays."""
-        histogram = HistogramMetricFamily("pipeline_event_loop_delay_seconds", "How late a task ran that was due.")
+        histogram = HistogramMetricFamily(
+            "pipeline_event_loop_delay_seconds", "Seconds by which a task that was due ran late."
+        )
         bounds = (*map(str, BOUNDS_S), "+Inf")
         histogram.add_metric((), list(zip(bounds, accumulate(self._delays.buckets), strict=True)), self._delays.total_s)
         yield histogram
         yield GaugeMetricFamily(
             "pipeline_event_loop_delay_max_seconds",
-            "The largest delay of the last minute or two.",
+            "Seconds of the largest delay in the last minute or two.",
             value=self._delays.max_s(trio.current_time()),
         )
 

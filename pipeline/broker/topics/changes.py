@@ -41,6 +41,7 @@ from pipeline.coordination.znodes import (
     topic_config_path,
     topic_path,
 )
+from pipeline.diagnostics import get_logger
 from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError, NoNodeError
 from pipeline.model import BrokerId, Clock
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -48,6 +49,8 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 ATTEMPTS = 5
 MIN_WRITE_S = 1.0
 MIN_BEGIN_S = 30.0
+
+logger = get_logger(__name__)
 
 
 class ChangeTime:
@@ -129,6 +132,9 @@ class TopicChanges:
         deadline = trio.current_time() + timeout_s
         with time_to_write(timeout_s):
             await self._write_topic(assignment, encode_config(planned.settings))
+        copies = len(next(iter(planned.partitions.values())))
+        partitions, named = len(planned.partitions), str(topic_id)
+        logger.info("topic_created", topic=planned.name, topic_id=named, partitions=partitions, replicas=copies)
         with trio.move_on_at(deadline):
             await self.view.wait_until(is_there)
         topic = self.view.topic_of_id(topic_id)

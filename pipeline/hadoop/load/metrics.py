@@ -38,13 +38,13 @@ class LoadMetrics:
             self._kept[_PREFIX + name] = made
             return made
 
-        self._records = counter("records", "Records in committed data files.")
-        self._quarantined = counter("quarantined_records", "Records in committed quarantine files.")
-        self._lost = counter("lost_records", "Offsets skipped as lost.")
-        self._commits = counter("commits", "Commits.")
+        self._records = counter("records", "Records in data files that were committed.")
+        self._quarantined = counter("quarantined_records", "Records in quarantine files that were committed.")
+        self._lost = counter("lost_records", "Offsets that loads skipped, because their records are lost.")
+        self._commits = counter("commits", "Commits of loads: each adds files to the table of the topic.")
         self._failures = counter("failures", "Loads that failed, with those of which another run committed first.")
         self._lag = gauge("lag_records", "Records known at the last plan that are not loaded.")
-        self._seconds = gauge("duration_seconds", "Duration of the last load.")
+        self._seconds = gauge("duration_seconds", "Seconds that the last load took.")
         self._success = gauge("last_success_timestamp_seconds", "Time of the last load without an error.")
         self._failed_rounds = counter("failed_rounds", "Rounds that loaded no topic, for a common reason.", ())
 

@@ -121,7 +121,10 @@ class ForwardedWrites:
         self._http = http
         self._settings = settings
         self._forwards = Counter(
-            "registry_forwards_total", "Requests sent to the writer.", ["outcome"], registry=metrics
+            "registry_forwards_total",
+            "Requests that this registry sent on to the writer, by outcome.",
+            ["outcome"],
+            registry=metrics,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -49,13 +49,27 @@ class LogFollower:
         self._progress = Signal()
         self._watched: Stamp | None = None
         self._verdicts: dict[int, str | None] = {}
-        self._records = Counter("registry_records_replayed_total", "Journal records read.", registry=metrics)
-        self._refused = Counter("registry_records_refused_total", "Journal records ignored.", registry=metrics)
-        self._fenced = Counter("registry_records_fenced_total", "Records of replaced writers.", registry=metrics)
-        self._failures = Counter("registry_journal_failures_total", "Failed calls to the journal.", registry=metrics)
-        schemas = Gauge("registry_schemas", "Schemas that have an id.", registry=metrics)
+        self._records = Counter(
+            "registry_records_replayed_total", "Records of the schemas' topic that were read.", registry=metrics
+        )
+        self._refused = Counter(
+            "registry_records_refused_total",
+            "Records of the schemas' topic that were ignored, because they cannot be valid.",
+            registry=metrics,
+        )
+        self._fenced = Counter(
+            "registry_records_fenced_total",
+            "Records of the schemas' topic that were ignored, because their writer had been replaced.",
+            registry=metrics,
+        )
+        self._failures = Counter(
+            "registry_journal_failures_total",
+            "Reads of the schemas' topic that failed and were tried again.",
+            registry=metrics,
+        )
+        schemas = Gauge("registry_schemas", "Schemas of this registry that have an id.", registry=metrics)
         schemas.set_function(lambda: self.state.schema_count)
-        offset = Gauge("registry_journal_offset", "Offset up to which the journal was read.", registry=metrics)
+        offset = Gauge("registry_journal_offset", "Offset up to which the schemas' topic was read.", registry=metrics)
         offset.set_function(lambda: self.next_offset)
         epoch = Gauge(
             "registry_writer_epoch", "Epoch of the registry that writes, 0 before the first.", registry=metrics

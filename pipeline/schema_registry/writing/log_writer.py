@@ -114,7 +114,12 @@ class LogWriter:
         self._stamp: Stamp | None = None
         """Stamp of the latest claim of this registry, whether or not it counts."""
         self._claim_count = 0
-        self._claims = Counter("registry_claims_total", "Claims to be the writer.", ["outcome"], registry=metrics)
+        self._claims = Counter(
+            "registry_claims_total",
+            "Claims of this registry to be the writer, by outcome.",
+            ["outcome"],
+            registry=metrics,
+        )
         is_writer = Gauge("registry_is_writer", "1 if this registry is the writer.", registry=metrics)
         is_writer.set_function(lambda: float(self.is_writer))
 

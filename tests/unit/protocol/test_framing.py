@@ -204,7 +204,15 @@ def test_frames_in_spare_buffers_come_out_as_they_went_in() -> None:
     assert feed(buffer, b"".join(map(frame, payloads)), [300, 70_000, 1 << 20]) == payloads
 
 
-def test_an_answer_of_an_http_server_is_named() -> None:
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the other side speaks HTTP"),
+        (b"GET / HTTP/1.1\r\n\r\n", "the client speaks HTTP, not Kafka's protocol: http.listen"),
+        (bytes.fromhex("1603010200010001fc0303"), "the client begins TLS"),
+    ],
+)
+def test_other_protocols_are_named(sent: bytes, told: str) -> None:
     buffer = FrameBuffer(MAX)
-    with pytest.raises(ProtocolError, match="speaks HTTP"):
-        feed(buffer, b"HTTP/1.1 400 Bad Request\r\n\r\n", [100])
+    with pytest.raises(ProtocolError, match=told):
+        feed(buffer, sent, [100])

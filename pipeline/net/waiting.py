@@ -4,7 +4,7 @@ Invariants:
 
 - A service waits for as long as it takes. What waiting cannot mend is raised by `reach`, and ends the service at once.
 - The log names the party that is missing after NOTICE_S, and every REMIND_S; and once more when it is there.
-- `problem` names it from the first moment on, for `/readyz`.
+- `problem` names it from the first moment on, for `/readyz`. Before that the service is starting.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,10 +29,13 @@ class Waiting:
 
     def __init__(self) -> None:
         self._awaited: dict[str, Callable[[], str | None]] = {}
+        self._has_begun = False
 
     @property
     def problem(self) -> str | None:
-        """A sentence about each party that is not there; None if there is none."""
+        """A sentence about each party that is not there; None once the first, and all others, were there."""
+        if not self._has_begun:
+            return "starting"
         return "; ".join(f"waiting for {party}: {_said(why)}" for party, why in self._awaited.items()) or None
 
     async def wait_for(
@@ -43,7 +46,7 @@ class Waiting:
         `party`: name and address, `ZooKeeper at 127.0.0.1:2181`. `why`: why it is not there, as far as known.
         """
         began_s = trio.current_time()
-        self._awaited[party] = why
+        self._awaited[party], self._has_begun = why, True
         try:
             with unwrapped_errors():
                 async with trio.open_nursery() as nursery:

@@ -35,9 +35,11 @@ async def test_a_party_that_is_there_is_not_mentioned() -> None:
     async def reach() -> int:
         return 7
 
+    assert waiting.problem == "starting"
+
     with structlog.testing.capture_logs() as log:
         assert [await waiting.wait_for("a", reach) for _ in range(2)] == [7, 7]
-    assert log == []
+    assert (log, waiting.problem) == ([], None)
 
 
 async def test_what_waiting_cannot_mend_is_raised_at_once() -> None:

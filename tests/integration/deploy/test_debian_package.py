@@ -27,6 +27,17 @@ kill %1
 wait
 """
 
+OLDER = """
+mkdir -p /older/DEBIAN /older/opt/pipeline
+touch /older/opt/pipeline/older
+cp /var/lib/dpkg/info/pipeline.p* /older/DEBIAN/
+cd /older/DEBIAN
+for each in pipeline.*; do mv $each ${each#pipeline.}; done
+dpkg-query -s pipeline | sed '/^Status/d; s/^Version: .*/Version: 0.0.9/' > control
+dpkg-deb --build /older /older.deb
+"""
+"""Builds a package of an older version, with the same scripts."""
+
 
 @pytest.fixture
 def root(installed: DebianRoot, tmp_path: Path) -> Iterator[DebianRoot]:
@@ -62,15 +73,15 @@ def test_the_package_tells_its_changes_and_what_it_is_made_of(root: DebianRoot) 
 def test_an_upgrade_keeps_settings_and_records(root: DebianRoot) -> None:
     (root.path / "etc/pipeline/broker-1.toml").write_text("broker.id = 1\n")
     (root.path / "var/lib/pipeline/records").write_text("kept")
-    older = "sed -i 's/^Version: .*/Version: 0.0.9/' /tmp/older/DEBIAN/control"
-    root.run("sh", "-c", f"dpkg-deb -R /package.deb /tmp/older && {older} && dpkg-deb -Znone -b /tmp/older /older.deb")
-    root.run("dpkg", "--force-unsafe-io", "--force-downgrade", "--install", "/older.deb")
+    root.run("sh", "-euc", OLDER)
+    root.run("dpkg", "--force-downgrade", "--install", "/older.deb")
     assert root.run("dpkg-query", "-W", "-f", "${Version}", "pipeline") == "0.0.9"
     root.run("dpkg", "--force-unsafe-io", "--install", "/package.deb")
     assert root.run("dpkg-query", "-W", "-f", "${Version}", "pipeline") == VERSION
     assert (root.path / "etc/pipeline/broker-1.toml").read_text() == "broker.id = 1\n"
     assert (root.path / "var/lib/pipeline/records").read_text() == "kept"
     assert root.run("pipeline", "--version").startswith(f"pipeline {VERSION} ")
+    assert not (root.path / "opt/pipeline/older").exists()
 
 
 def test_a_removal_keeps_settings_and_a_purge_keeps_records_alone(root: DebianRoot) -> None:

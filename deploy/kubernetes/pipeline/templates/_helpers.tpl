@@ -1,0 +1,294 @@
+{{/* Labels of everything of a part: include "pipeline.labels" (list . "broker"). */}}
+{{- define "pipeline.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "pipeline.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
+pipeline/datacenter: {{ $root.Values.datacenter }}
+{{- end }}
+
+{{- define "pipeline.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ $root.Chart.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{/* Labels of pods: without versions, so that a new version of the chart alone restarts nothing. */}}
+{{- define "pipeline.podLabels" -}}
+{{ include "pipeline.selector" . }}
+pipeline/datacenter: {{ (index . 0).Values.datacenter }}
+{{- end }}
+
+{{- define "pipeline.image" -}}
+image: "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}"
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- end }}
+
+{{/* What the container of every pod may do. */}}
+{{- define "pipeline.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+{{- end }}
+
+{{/* Parts of every pod, before its containers: include "pipeline.pod" (list . "broker"). */}}
+{{- define "pipeline.pod" -}}
+{{- $root := index . 0 -}}
+{{- $part := index . 1 -}}
+{{- $asks := and (eq $part "broker") (eq $root.Values.broker.rackFrom "node") -}}
+serviceAccountName: {{ $root.Release.Name }}{{ ternary "-broker" "" (eq $part "broker") }}
+automountServiceAccountToken: {{ $asks }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: {{ $root.Values.user }}
+  runAsGroup: {{ $root.Values.user }}
+  fsGroup: {{ $root.Values.user }}
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile:
+    type: RuntimeDefault
+{{- with $root.Values.image.pullSecrets }}
+imagePullSecrets: {{ toJson . }}
+{{- end }}
+{{- with $root.Values.nodeSelector }}
+nodeSelector: {{ toJson . }}
+{{- end }}
+{{- with $root.Values.tolerations }}
+tolerations: {{ toJson . }}
+{{- end }}
+{{- end }}
+
+{{- define "pipeline.spread" -}}
+{{- $root := index . 0 -}}
+topologySpreadConstraints:
+  - topologyKey: topology.kubernetes.io/zone
+    maxSkew: 1
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "pipeline.selector" . | nindent 8 }}
+  - topologyKey: kubernetes.io/hostname
+    maxSkew: 1
+    whenUnsatisfiable: {{ ternary $root.Values.broker.spreadOverNodes "ScheduleAnyway" (has (index . 1) (list "broker" "zookeeper")) }}
+    labelSelector:
+      matchLabels: {{- include "pipeline.selector" . | nindent 8 }}
+{{- end }}
+
+{{/* The init container that writes a pod's own settings: include "pipeline.init" (list . "broker"). */}}
+{{- define "pipeline.init" -}}
+{{- $root := index . 0 -}}
+{{- $part := index . 1 -}}
+initContainers:
+  - name: settings
+    {{- include "pipeline.image" $root | nindent 4 }}
+    command: [/opt/pipeline/bin/python, /etc/pipeline/chart/settings.py, /etc/pipeline/chart/settings, /run/pipeline/settings.toml]
+    env:
+      - name: POD_NAME
+        valueFrom: {fieldRef: {fieldPath: metadata.name}}
+      - name: POD_IP
+        valueFrom: {fieldRef: {fieldPath: status.podIP}}
+      {{- if eq $part "broker" }}
+      - name: RACK_FROM
+        value: {{ $root.Values.broker.rackFrom }}
+      - name: NODE_NAME
+        valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+      {{- if eq $root.Values.broker.rackFrom "pod" }}
+      - name: ZONE
+        valueFrom: {fieldRef: {fieldPath: "metadata.labels['topology.kubernetes.io/zone']"}}
+      {{- end }}
+      {{- end }}
+    {{- include "pipeline.containerSecurity" $root | nindent 4 }}
+    resources:
+      requests: {cpu: 50m, memory: 64Mi}
+      limits: {memory: 128Mi}
+    volumeMounts:
+      - {name: chart, mountPath: /etc/pipeline/chart, readOnly: true}
+      - {name: run, mountPath: /run/pipeline}
+{{- end }}
+
+{{- define "pipeline.mounts" -}}
+- {name: chart, mountPath: /etc/pipeline/chart, readOnly: true}
+- {name: run, mountPath: /run/pipeline}
+- {name: tmp, mountPath: /tmp}
+{{- if .Values.security.tls }}
+- {name: secrets, mountPath: /etc/pipeline/secrets, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{/* Volumes of every pod: include "pipeline.volumes" (list . "broker"). */}}
+{{- define "pipeline.volumes" -}}
+{{- $root := index . 0 -}}
+- name: chart
+  configMap:
+    name: {{ $root.Release.Name }}-{{ index . 1 }}
+- name: run
+  emptyDir: {medium: Memory, sizeLimit: 16Mi}
+- name: tmp
+  emptyDir: {}
+{{- if $root.Values.security.tls }}
+- name: secrets
+  secret:
+    secretName: {{ required "security.secret: name the Secret with the certificates" $root.Values.security.secret }}
+    defaultMode: 0440
+{{- end }}
+{{- end }}
+
+{{- define "pipeline.configMap" -}}
+{{- $root := index . 0 -}}
+{{- $part := index . 1 -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ $root.Release.Name }}-{{ $part }}
+  labels: {{- include "pipeline.labels" . | nindent 4 }}
+data:
+  settings: |
+    {{- index . 2 | nindent 4 }}
+  settings.py: |
+    {{- $root.Files.Get "files/settings.py" | nindent 4 }}
+  wait.py: |
+    {{- $root.Files.Get "files/wait.py" | nindent 4 }}
+  zookeeper_ready.py: |
+    {{- $root.Files.Get "files/zookeeper_ready.py" | nindent 4 }}
+{{- end }}
+
+{{/* Annotations of pods: a change of the settings restarts them, and Prometheus finds the port. */}}
+{{- define "pipeline.annotations" -}}
+{{- $root := index . 0 -}}
+checksum/settings: {{ index . 2 | sha256sum }}
+{{- if index . 3 }}
+prometheus.io/scrape: "true"
+prometheus.io/scheme: {{ include "pipeline.scheme" $root }}
+prometheus.io/port: {{ index . 3 | quote }}
+{{- end }}
+{{- with $root.Values.podAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* A dictionary as TOML: values first, then lists of dictionaries as tables. A JSON value is a TOML value. */}}
+{{- define "pipeline.toml" -}}
+{{- range $key, $value := . }}
+{{- if not (and (kindIs "slice" $value) $value (kindIs "map" (first $value))) }}
+{{ $key | quote }} = {{ toJson $value }}
+{{- end }}
+{{- end }}
+{{- range $key, $value := . }}
+{{- if and (kindIs "slice" $value) $value (kindIs "map" (first $value)) }}
+{{- range $value }}
+
+[[{{ $key | quote }}]]
+{{- include "pipeline.toml" . }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "pipeline.scheme" -}}
+{{- ternary "https" "http" .Values.security.tls -}}
+{{- end }}
+
+{{- define "pipeline.protocol" -}}
+{{- if .Values.security.sasl }}SASL_SSL{{ else if .Values.security.tls }}SSL{{ else }}PLAINTEXT{{ end -}}
+{{- end }}
+
+{{- define "pipeline.bootstrap" -}}
+{{- $names := list -}}
+{{- range until (int .Values.broker.replicas) -}}
+{{- $names = append $names (printf "%s-broker-%d.%s-brokers.%s.svc.%s:9092" $.Release.Name . $.Release.Name $.Release.Namespace $.Values.clusterDomain) -}}
+{{- end -}}
+{{- join "," $names -}}
+{{- end }}
+
+{{- define "pipeline.zookeeperConnect" -}}
+{{- if gt (int .Values.zookeeper.replicas) 0 -}}
+{{- $names := list -}}
+{{- range until (int .Values.zookeeper.replicas) -}}
+{{- $names = append $names (printf "%s-zookeeper-%d.%s-zookeepers.%s.svc.%s:2181" $.Release.Name . $.Release.Name $.Release.Namespace $.Values.clusterDomain) -}}
+{{- end -}}
+{{- join "," $names -}}
+{{- else -}}
+{{- required "zookeeper.connect: name the servers, or let zookeeper.replicas be more than 0" .Values.zookeeper.connect -}}
+{{- end -}}
+{{- end }}
+
+{{/* Settings of a client of brokers, as JSON, for the user of a part: include "pipeline.client" (list . "mirror" "destination."). */}}
+{{- define "pipeline.client" -}}
+{{- $security := (index . 0).Values.security -}}
+{{- $user := index . 1 -}}
+{{- $prefix := index . 2 -}}
+{{- $settings := dict -}}
+{{- if $security.tls -}}
+{{- $_ := set $settings (print $prefix "security.protocol") (include "pipeline.protocol" (index . 0)) -}}
+{{- $_ := set $settings (print $prefix "ssl.ca.location") "/etc/pipeline/secrets/ca.pem" -}}
+{{- end -}}
+{{- if $security.sasl -}}
+{{- $_ := set $settings (print $prefix "sasl.mechanism") "PLAIN" -}}
+{{- $_ := set $settings (print $prefix "sasl.username") $user -}}
+{{- $_ := set $settings (print $prefix "sasl.password") (printf "${file:/etc/pipeline/secrets/passwords.properties:%s}" $user) -}}
+{{- end -}}
+{{- toJson $settings -}}
+{{- end }}
+
+{{/* Settings of an HTTP server, as JSON. */}}
+{{- define "pipeline.http" -}}
+{{- $settings := dict -}}
+{{- if .Values.security.tls -}}
+{{- $_ := set $settings "http.ssl.keystore.location" "/etc/pipeline/secrets/server.pem" -}}
+{{- end -}}
+{{- if .Values.security.sasl -}}
+{{- $_ := set $settings "http.users.file" "/etc/pipeline/secrets/http-users" -}}
+{{- $_ := set $settings "http.authentication.skip.paths" "/healthz,/readyz" -}}
+{{- end -}}
+{{- toJson $settings -}}
+{{- end }}
+
+{{/* Settings of a client of ZooKeeper, as JSON. */}}
+{{- define "pipeline.zookeeperClient" -}}
+{{- $root := index . 0 -}}
+{{- $settings := dict "zookeeper.connect" (include "pipeline.zookeeperConnect" $root) -}}
+{{- if $root.Values.security.tls -}}
+{{- $_ := set $settings "zookeeper.ssl.client.enable" true -}}
+{{- $_ := set $settings "zookeeper.ssl.truststore.location" "/etc/pipeline/secrets/ca.pem" -}}
+{{- end -}}
+{{- if $root.Values.security.sasl -}}
+{{- $_ := set $settings "zookeeper.auth.username" (index . 1) -}}
+{{- $_ := set $settings "zookeeper.auth.password" (printf "${file:/etc/pipeline/secrets/passwords.properties:%s}" (index . 1)) -}}
+{{- $_ := set $settings "zookeeper.set.acl" true -}}
+{{- end -}}
+{{- toJson $settings -}}
+{{- end }}
+
+{{/* Probes of a service that is ready when it says so: include "pipeline.probes" (list . port path). */}}
+{{- define "pipeline.probes" -}}
+{{- $scheme := include "pipeline.scheme" (index . 0) | upper -}}
+startupProbe:
+  httpGet: {scheme: {{ $scheme }}, port: {{ index . 1 }}, path: "/healthz?check=process"}
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {scheme: {{ $scheme }}, port: {{ index . 1 }}, path: "/healthz?check=process"}
+  periodSeconds: 10
+  timeoutSeconds: 10
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {scheme: {{ $scheme }}, port: {{ index . 1 }}, path: "{{ index . 2 }}"}
+  periodSeconds: 5
+  timeoutSeconds: 10
+  failureThreshold: 3
+{{- end }}
+
+{{- define "pipeline.budget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ (index . 0).Release.Name }}-{{ index . 1 }}
+  labels: {{- include "pipeline.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  selector:
+    matchLabels: {{- include "pipeline.selector" . | nindent 6 }}
+{{- end }}

@@ -1,0 +1,209 @@
+"""The Helm chart: rendered by helm, held to the API of three versions of Kubernetes; services read its settings."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.cli.deploy.service_readers import READERS
+from pipeline.credentials import without_places
+from pipeline.deployment.company import ServiceRole
+from pipeline.settings import flatten
+from tests.support.kubernetes import CHART, VERSIONS, helm, kubeconform, render, rendered, why_no_kubernetes
+
+pytestmark = [
+    pytest.mark.long,  # builds helm and kubeconform when it first runs
+    pytest.mark.skipif(why_no_kubernetes() is not None, reason=str(why_no_kubernetes())),
+]
+
+EXAMPLES = CHART.parent
+MINIMAL = ("--set", "datacenter=east")
+OPEN_LOADS = json.dumps(
+    [
+        {"name": "lake", "root": "hdfs://name-node:8020/lake", "schedule": "7 * * * *"},
+        {"name": "often", "root": "file:///lake", "interval": "60s"},
+    ]
+)
+CASES = {
+    "minimal": MINIMAL,
+    "one of each": (
+        "--set",
+        "datacenter=one,broker.replicas=1,zookeeper.replicas=1,registry.replicas=1,broker.rackFrom=none",
+    ),
+    "other ZooKeeper": (*MINIMAL, "--set", "zookeeper.replicas=0,zookeeper.connect=zk:2181/east,broker.rackFrom=pod"),
+    "open loads": (*MINIMAL, "--set-json", f"loads={OPEN_LOADS}", "--set", "networkPolicy.enabled=false"),
+    "east": ("--values", str(EXAMPLES / "east.example.yaml")),
+    "hub": ("--values", str(EXAMPLES / "hub.example.yaml")),
+}
+
+
+@pytest.fixture(params=CASES, ids=lambda name: name.replace(" ", "-"))
+def case(request: Any) -> tuple[str, ...]:
+    return CASES[request.param]
+
+
+def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the specifications of pods by the names of what makes them."""
+    found = {}
+    for each in objects:
+        spec = each.get("spec", {})
+        if each["kind"] == "CronJob":
+            spec = spec["jobTemplate"]["spec"]
+        if "template" in spec:
+            found[each["metadata"]["name"]] = spec["template"]["spec"]
+    return found
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each for each in objects if each["kind"] == kind}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_manifests_fit_the_api(case: Any, version: Any) -> None:
+    assert kubeconform(render(*case, version=version), version) == ""
+
+
+def test_helm_finds_no_fault(case: Any) -> None:
+    done = helm("lint", str(CHART), "--strict", *case)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("broker.replicas=3", "datacenter"),
+        ("datacenter=a,brokers.replicas=3", "brokers"),
+        ("datacenter=a,security.sasl=true", "/security/tls"),
+        ("datacenter=a,security.tls=true", "/security/secret"),
+        ("datacenter=a,zookeeper.replicas=2", "/zookeeper/replicas"),
+        ("datacenter=a,zookeeper.replicas=0", "zookeeper.connect: name the servers"),
+        ("datacenter=a,broker.external.enabled=true,broker.external.host=b", "/broker/external/host"),
+        ("datacenter=a,mirror.replicas=1", "/mirror/sources"),
+        ("datacenter=a,audit.enabled=true", "/audit/live"),
+        ("datacenter=a,loads[0].name=lake,loads[0].root=file:///l", "/loads/0"),
+    ],
+)
+def test_wrong_values_are_refused(given: Any, reason: Any) -> None:
+    done = helm("template", "dc", str(CHART), "--kube-version", VERSIONS[0], "--set", given)
+    assert done.returncode != 0
+    assert reason in done.stderr
+
+
+def test_every_value_is_in_the_schema() -> None:
+    def keys(values: Any, schema: Any) -> set[str]:
+        if not isinstance(values, dict) or "properties" not in schema:
+            return set()
+        unknown = {key for key in values if key not in schema["properties"]}
+        return unknown.union(*(keys(values[key], schema["properties"][key]) for key in values.keys() - unknown))
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert keys(yaml.safe_load((CHART / "values.yaml").read_text()), schema) == set()
+
+
+def settings_of_pod(settings: str, folder: Path, name: str, rack_from: str) -> str:
+    """Return the settings that the init container of a pod writes."""
+    source, target = folder / "source", folder / "target"
+    source.write_text(settings)
+    environment = {
+        "POD_NAME": name,
+        "POD_IP": "10.1.2.3",
+        "NODE_NAME": "node-7",
+        "ZONE": "zone-b",
+        "RACK_FROM": rack_from,
+    }
+    script = str(CHART / "files" / "settings.py")
+    subprocess.run([sys.executable, script, str(source), str(target)], env={**os.environ, **environment}, check=True)
+    return target.read_text()
+
+
+def test_services_accept_their_settings(case: Any, tmp_path: Path) -> None:
+    maps = of_kind(rendered(*case), "ConfigMap")
+    for name, each in maps.items():
+        role = ServiceRole(name.removeprefix("dc-").split("-")[0])
+        text = settings_of_pod(each["data"]["settings"], tmp_path, f"{name}-2", "pod")
+        assert "@" not in text, text
+        if role is not ServiceRole.ZOOKEEPER:
+            READERS[role](flatten(tomllib.loads(without_places(text))))
+    assert "dc-broker" in maps
+
+
+def test_brokers_have_names_racks_and_copies_of_their_own(tmp_path: Path) -> None:
+    text = of_kind(rendered(*CASES["hub"]), "ConfigMap")["dc-broker"]["data"]["settings"]
+    settings = tomllib.loads(settings_of_pod(text, tmp_path, "dc-broker-2", "pod"))
+    assert (settings["broker.id"], settings["broker.rack"]) == ("2", "zone-b")
+    assert settings["advertised.listeners"] == (
+        "INTERNAL://dc-broker-2.dc-brokers.data.svc.cluster.local:9092,EXTERNAL://broker-2.hub.example.com:9094"
+    )
+    assert settings["log.dirs"] == "/var/lib/pipeline/disk-0/logs,/var/lib/pipeline/disk-1/logs"
+    assert (settings["default.replication.factor"], settings["min.insync.replicas"]) == (3, 2)
+    assert settings["log.retention.hours"] == 720
+
+
+def test_pods_may_do_no_more_than_they_must(case: Any) -> None:
+    made = pods(rendered(*case))
+    assert made
+    for name, pod in made.items():
+        assert pod["securityContext"]["runAsNonRoot"], name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is (name == "dc-broker" and "rackFrom" not in str(case))
+        for container in [*pod.get("initContainers", []), *pod["containers"]]:
+            allowed = container["securityContext"]
+            assert allowed["readOnlyRootFilesystem"]
+            assert not allowed["allowPrivilegeEscalation"]
+            assert allowed["capabilities"] == {"drop": ["ALL"]}
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+            assert "memory" in container["resources"]["limits"]
+
+
+def test_no_secret_is_in_a_manifest() -> None:
+    objects = rendered(*CASES["hub"])
+    assert "Secret" not in {each["kind"] for each in objects}
+    for each in of_kind(objects, "ConfigMap").values():
+        for line in each["data"]["settings"].splitlines():
+            assert "assword" not in line or "${file:/etc/pipeline/secrets/" in line or "PasswordFile" in line, line
+
+
+def test_updates_take_one_replica_at_a_time(case: Any) -> None:
+    objects = rendered(*case)
+    sets, budgets = of_kind(objects, "StatefulSet"), of_kind(objects, "PodDisruptionBudget")
+    for name, each in sets.items():
+        assert each["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
+        budget = budgets[name]["spec"]
+        assert budget["maxUnavailable"] == 1
+        assert budget["selector"]["matchLabels"].items() <= each["spec"]["template"]["metadata"]["labels"].items()
+    broker = sets["dc-broker"]["spec"]
+    (container,) = broker["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz?check=replicas"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz?check=process"
+    *_, url, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert url.endswith("/readyz?check=stop")
+    assert broker["template"]["spec"]["terminationGracePeriodSeconds"] >= 330 + int(seconds)
+    assert broker["minReadySeconds"] >= 30
+
+
+def test_every_service_and_policy_selects_pods(case: Any) -> None:
+    objects = rendered(*case)
+    labels = []
+    for each in objects:
+        spec = each.get("spec", {})
+        template = (spec.get("jobTemplate", {}).get("spec") or spec).get("template")
+        if template is not None:
+            added = {"statefulset.kubernetes.io/pod-name": each["metadata"]["name"]}
+            labels.append(template["metadata"]["labels"] | added)
+    for each in objects:
+        if each["kind"] == "Service":
+            selector = {
+                key: value.rpartition("-")[0] if "pod-name" in key else value
+                for key, value in each["spec"]["selector"].items()
+            }
+        elif each["kind"] == "NetworkPolicy":
+            selector = each["spec"]["podSelector"]["matchLabels"]
+        else:
+            continue
+        assert any(selector.items() <= found.items() for found in labels), each["metadata"]["name"]

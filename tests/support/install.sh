@@ -1,6 +1,7 @@
 #!/bin/sh
 # Programs that the tests need beyond Python packages: kcat, a foreign client, Chromium for the pages, promtool for the
-# alert rules, a KDC of Kerberos for HDFS, and debootstrap, which makes machines of Debian's packages.
+# alert rules, a KDC of Kerberos for HDFS, debootstrap, which makes machines of Debian's packages, and HAProxy, the
+# balancer of deploy/figure3.
 # From the system, or from Debian's packages, which are unpacked below .cache: nothing on the machine changes, no root.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -27,3 +28,4 @@ command -v kcat >/dev/null 2>&1 || [ -x .cache/kcat/usr/bin/kcat ] || fetch kcat
 command -v promtool >/dev/null 2>&1 || [ -x .cache/promtool/usr/bin/promtool ] || fetch promtool prometheus
 command -v krb5kdc >/dev/null 2>&1 || [ -x .cache/kerberos/usr/sbin/krb5kdc ] || fetch kerberos krb5-kdc krb5-admin-server krb5-user
 command -v debootstrap >/dev/null 2>&1 || [ -x .cache/debootstrap/usr/sbin/debootstrap ] || fetch debootstrap debootstrap
+command -v haproxy >/dev/null 2>&1 || [ -x .cache/haproxy/usr/sbin/haproxy ] || fetch haproxy haproxy

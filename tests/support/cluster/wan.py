@@ -114,7 +114,7 @@ def wan(first: Host, second: Host, way: Way) -> Iterator[Wan]:
     relay: subprocess.Popen[str] | None = None
     try:
         for name, here, there in (("wan1", first, second), ("wan2", second, first)):
-            devices.append(_new_device(name))
+            devices.append(new_device(name))
             _route(name, here, there, way.congestion_control)
         relay = _start_relay(devices, way)
         yield opened
@@ -144,7 +144,7 @@ def _start_relay(devices: Sequence[int], way: Way) -> subprocess.Popen[str]:
     return relay
 
 
-def _new_device(name: str) -> int:
+def new_device(name: str) -> int:
     """Return the descriptor of a new device, which is in this process's network and gone when nobody has it open."""
     try:
         descriptor = os.open(TUN, os.O_RDWR | os.O_NONBLOCK)
@@ -171,12 +171,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print("ready", flush=True)
     try:
-        _relay(list(map(int, devices)), directions)
+        relay(list(map(int, devices)), directions)
     finally:
         print(json.dumps([asdict(direction.counts) for direction in directions]), flush=True)
 
 
-def _relay(devices: list[int], directions: list[Direction]) -> None:
+def relay(devices: list[int], directions: list[Direction]) -> None:
+    """Carry packets between two devices for ever."""
     ends = [(devices[0], devices[1], directions[0]), (devices[1], devices[0], directions[1])]
     while True:
         wait_s = min(direction.next_at for direction in directions) - time.monotonic()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="A cluster on this machine, to try things out.")
 
 LOCAL_SESSION_TIMEOUT_MS = 6000
+CHOSEN = frozenset({"broker.id", "node.id", "listeners", "log.dirs", "log.dir", "zookeeper.connect", "http.listen"})
+"""Settings of brokers that no option sets."""
 MAX_BROKERS = 32
 MAX_REPLICAS = 3
 """Replicas of internal topics: committed offsets and schemas."""
@@ -130,6 +132,8 @@ class ClusterPlan:
     zookeeper: "ZooKeeperUnit"
     stages: "Sequence[Sequence[Unit]]"
     addresses: dict[str, str]
+    http: dict[str, str]
+    """URLs of metrics and health, by unit."""
     security: "LocalSecurity | None"
     broker_ports: list[int]
     is_taken_up: bool
@@ -159,6 +163,8 @@ def plan_cluster(root: Path, options: LocalOptions) -> ClusterPlan:
     from pipeline.processes import free_port
 
     refuse_shown_secrets(options.settings)
+    if chosen := sorted(CHOSEN & options.settings.keys()):
+        raise ConfigurationError(f"--set {chosen[0]}", "cannot be set: `local up` chooses it for each broker")
     if options.port + options.brokers - 1 > MAX_PORT:
         raise ConfigurationError("--port", f"{options.port} leaves too few ports for {options.brokers} brokers")
     zookeeper_port = _choose_port(ZOOKEEPER_PORT, options)
@@ -173,7 +179,7 @@ def plan_cluster(root: Path, options: LocalOptions) -> ClusterPlan:
     }
     security = LocalSecurity(root / "security") if options.secure else None
     authority = None if security is None else security.authority_file
-    brokers: list[Unit] = []
+    brokers: list[ServiceUnit] = []
     for number, port in enumerate(ports, start=1):
         directory = root / f"broker-{number}"
         own = {
@@ -196,6 +202,7 @@ def plan_cluster(root: Path, options: LocalOptions) -> ClusterPlan:
         zookeeper=zookeeper_unit,
         stages=[stage for stage in ([zookeeper_unit], brokers, services) if stage],
         addresses={"bootstrap": bootstrap, "zookeeper": zookeeper, **{unit.name: unit.url for unit in services}},
+        http={unit.name: unit.url for unit in (*brokers, *services)},
         security=security,
         broker_ports=ports,
         is_taken_up=(root / "zookeeper").exists(),
@@ -280,9 +287,8 @@ async def _run(plan: ClusterPlan, restart_after_s: float) -> None:
                     await plan.security.seed_at(plan.addresses["zookeeper"], randomness())
         try:
             secured = {} if plan.security is None else {"security": plan.security.told()}
-            output.print_json(
-                {**plan.addresses, **secured, "pids": {unit.name: pids[unit.name] for unit in plan.units}}
-            )
+            told = {**plan.addresses, "http": plan.http, **secured}
+            output.print_json({**told, "pids": {unit.name: pids[unit.name] for unit in plan.units}})
         except BrokenPipeError:
             output.discard_stdout()
             output.exit_with("standard output is closed, so the addresses cannot be printed")
@@ -320,7 +326,10 @@ async def _keep_running(unit: "Unit", restart_after_s: float) -> None:
     logger = get_logger(__name__)
     while True:
         code = await unit.wait()
-        logger.warning("process_died", name=unit.name, exit_code=code)
+        if code == 0:  # somebody asked it to stop
+            logger.info("process_stopped", name=unit.name)
+        else:
+            logger.warning("process_died", name=unit.name, exit_code=code)
         if restart_after_s == 0:
             return
         await trio.sleep(restart_after_s)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import httpx
 import pytest
 
 from pipeline.cli import local
@@ -60,6 +61,7 @@ def test_a_directory_serves_one_cluster_at_a_time_and_survives_a_kill(tmp_path: 
         assert (second.returncode, second.stdout) == (2, "")
         assert second.stderr == f"pipeline: --dir: {tmp_path} is in use by process {process.pid}\n"
         pids = ready["pids"].values()
+        assert httpx.get(f"{ready['http']['broker-1']}/readyz").status_code == 200
         assert all(map(is_alive, pids))
         process.kill()
         process.wait()
@@ -176,3 +178,11 @@ def test_a_temporary_directory_is_kept_while_its_logs_explain_a_failure(written:
         raise PipelineError("it ended; see broker.log")
     assert directory.exists() == ("broker.log" in written)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.mark.parametrize("setting", ["broker.id=3", "http.listen=127.0.0.1:0"])
+def test_settings_that_are_chosen_for_each_broker_are_refused(tmp_path: Path, setting: str) -> None:
+    command = [sys.executable, "-m", "pipeline", "local", "up", "--dir", str(tmp_path), "--set", setting]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"--set {setting.partition('=')[0]}: cannot be set" in done.stderr

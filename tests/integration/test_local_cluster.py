@@ -94,7 +94,7 @@ def test_local_up_prints_a_line_of_json_and_a_signal_stops_every_process(
     up: tuple[subprocess.Popen[str], dict[str, object]], signal_number: signal.Signals
 ) -> None:
     process, ready = up
-    assert set(ready) == {"bootstrap", "zookeeper", "pids"}
+    assert set(ready) == {"bootstrap", "zookeeper", "http", "pids"}
     pids = ready["pids"]
     assert isinstance(pids, dict)
     assert set(pids) == {"zookeeper", "broker-1"}

@@ -306,7 +306,8 @@ class Cluster:
             except (PipelineError, KafkaError) as error:
                 failures += 1
                 self._refresh_wanted.set()
-                logger.warning("metadata_refresh_failed", error=str(error))
+                servers = ",".join(map(str, self.config.bootstrap)) or "found through ZooKeeper"
+                logger.warning("metadata_refresh_failed", cluster=servers, error=str(error))
             await self.back_off(max(failures, 1), math.inf)
 
     def _forget_addresses(self, before: ClusterMetadata) -> None:

@@ -184,6 +184,20 @@ def reason_of(error: Any) -> str:
     return f"must {reason}" if reason != error["msg"] else reason.removeprefix("Value error, ")
 
 
+def checked_together(*checks: Callable[[], Any]) -> list[Any]:
+    """Return what the checks return. Raises one ConfigurationError with the faults that all of them find."""
+    found, faults = [], []
+    for check in checks:
+        try:
+            found.append(check())
+        except ConfigurationError as error:
+            faults.append(error)
+    if faults:
+        first, *others = faults
+        raise ConfigurationError(first.key, "; ".join([first.reason, *map(str, others)])) from first
+    return found
+
+
 def _configuration_error(model: type[SettingsModel], error: ValidationError) -> ConfigurationError:
     """Return one error for all faults: the first fault of each key, in the order of the fields."""
     entries: list[Any] = error.errors(include_url=False)

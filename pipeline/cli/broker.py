@@ -108,10 +108,15 @@ def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingCon
     """Split settings into those of the broker and of its audit counts. Raises ConfigurationError."""
     from pipeline.audit.config import CountingConfig
     from pipeline.broker.settings.broker import BrokerConfig
+    from pipeline.settings import checked_together
 
     counting_names = {str(field.alias) for field in CountingConfig.model_fields.values()}
-    counting = CountingConfig.from_settings({k: v for k, v in settings.items() if k in counting_names})
-    return BrokerConfig.from_settings({k: v for k, v in settings.items() if k not in counting_names}), counting
+    of_counts = {key: value for key, value in settings.items() if key in counting_names}
+    others = {key: value for key, value in settings.items() if key not in counting_names}
+    broker, counting = checked_together(
+        partial(BrokerConfig.from_settings, others), partial(CountingConfig.from_settings, of_counts)
+    )
+    return broker, counting
 
 
 async def _run(config: "BrokerConfig", counting: "CountingConfig") -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from enum import Enum, auto
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +26,7 @@ from pipeline.model import MAX_INT64, BrokerId, HostPort
 from pipeline.net.http.login import NO_LOGIN, HttpLogin, gathered_login
 from pipeline.net.http.security import OPEN_HTTP, HttpSecurity, gathered_http
 from pipeline.records.memory import DEFAULT_CAPACITY_BYTES
-from pipeline.settings import MAX_INT16, MAX_INT32, Address, SettingsModel, parsed_by
+from pipeline.settings import MAX_INT16, MAX_INT32, Address, SettingsModel, checked_together, parsed_by
 
 
 class Mark(Enum):
@@ -375,9 +376,17 @@ class BrokerConfig(SettingsModel):
         """Build the configuration. Raises ConfigurationError, also for settings that contradict each other."""
         of_listeners = {key: value for key, value in settings.items() if ListenersConfig.has(key)}
         others = {key: value for key, value in settings.items() if key not in of_listeners}
+
+        def check_others() -> Self:
+            return super(BrokerConfig, cls).from_settings(
+                gathered_login(gathered_zookeeper(gathered_http(others)), "confluent.")
+            )
+
         if of_listeners:
-            others["listening"] = ListenersConfig.from_settings(of_listeners)
-        config = super().from_settings(gathered_login(gathered_zookeeper(gathered_http(others)), "confluent."))
+            listening, config = checked_together(partial(ListenersConfig.from_settings, of_listeners), check_others)
+            config = config.model_copy(update={"listening": listening})
+        else:
+            config = check_others()
         if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
             raise ConfigurationError(
                 "max.connections.per.ip",

@@ -7,6 +7,7 @@ from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import DynamicSettings, Overrides
 from pipeline.broker.settings.entries import broker_entries
 from pipeline.broker.settings.listeners import advertised_address
+from pipeline.cli.broker import read_broker_settings
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort, SecurityProtocol
@@ -157,3 +158,18 @@ def test_no_secret_is_shown() -> None:
     assert hidden >= {"ssl.key.password", "ssl.keystore.key", "plain.sasl.jaas.config", "listener.name"}
     assert {entry.name: entry.value for entry in described}["listeners"] == "PLAINTEXT://:9092"
     assert {entry.name: entry.value for entry in described}["ssl.principal.mapping.rules"] == "DEFAULT"
+
+
+def test_all_faults_of_a_file_are_told_at_once() -> None:
+    settings = {
+        "broker.id": "seven",
+        "listeners": "h:1",
+        "log.dirs": "d",
+        "audit.interval.ms": 1,
+        "zookeeper.conect": "z",
+    }
+    with pytest.raises(ConfigurationError) as refused:
+        read_broker_settings(settings)
+    told = str(refused.value)
+    for key in ("broker.id", "listeners", "audit.interval.ms", "zookeeper.connect: is missing", "zookeeper.conect"):
+        assert key in told

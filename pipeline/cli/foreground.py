@@ -71,15 +71,15 @@ def run_service(
     begun_s = time.monotonic()
     code = output.EXIT_USAGE  # a fault of the file; what is met later may pass
     try:
-        with unwrapped_errors():
-            try:
+        try:
+            with unwrapped_errors():
                 models = read(read_settings(config))
                 changed = {name: value for model in models for name, value in model.changed().items()}
                 logger.info("starting", **describe_build(), pid=os.getpid(), config=str(config), settings=changed)
                 code = output.EXIT_FAILED
                 reason = trio.run(run_until_signalled, partial(run, *models))
-            except ConfigurationError as error:
-                raise _of_file(error, config) from error
+        except ConfigurationError as error:
+            raise _of_file(error, config) from error
     except Exception as error:
         _tell_failure(essential_error(error), begun_s, code)
         raise typer.Exit(code) from error

@@ -376,15 +376,10 @@ class BrokerConfig(SettingsModel):
         """Build the configuration. Raises ConfigurationError, also for settings that contradict each other."""
         of_listeners = {key: value for key, value in settings.items() if ListenersConfig.has(key)}
         others = {key: value for key, value in settings.items() if key not in of_listeners}
-
-        def check_others() -> Self:
-            return super(BrokerConfig, cls).from_settings(
-                gathered_login(gathered_zookeeper(gathered_http(others)), "confluent.")
-            )
-
+        check_others = partial(cls._from_others, others)
         if of_listeners:
-            listening, config = checked_together(partial(ListenersConfig.from_settings, of_listeners), check_others)
-            config = config.model_copy(update={"listening": listening})
+            listening, found = checked_together(partial(ListenersConfig.from_settings, of_listeners), check_others)
+            config: Self = found.model_copy(update={"listening": listening})
         else:
             config = check_others()
         if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
@@ -394,6 +389,11 @@ class BrokerConfig(SettingsModel):
                 "even to change the setting",
             )
         return config
+
+    @classmethod
+    def _from_others(cls, settings: Mapping[str, Any]) -> Self:
+        """Build the configuration without that of listeners. Raises ConfigurationError."""
+        return super().from_settings(gathered_login(gathered_zookeeper(gathered_http(settings)), "confluent."))
 
 
 FIELDS: Mapping[str, str] = MappingProxyType(

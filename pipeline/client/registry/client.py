@@ -230,6 +230,8 @@ class SchemaRegistryClient:
         reason = (
             f"no answer within {self._timeout_s:g} s" if last_error is None else str(last_error) or repr(last_error)
         )
+        if isinstance(last_error, httpx.RemoteProtocolError):
+            reason += " Is this an HTTP server? The port of a Kafka broker answers so."
         raise DeadlineExceededError(
             f"schema registry {', '.join(map(_without_secrets, self._urls))}: {method} {path}: {reason}"
         ) from last_error

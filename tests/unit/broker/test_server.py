@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 import trio
 
 from pipeline.broker.replicas import disk_room
@@ -252,3 +253,25 @@ async def test_a_znode_that_cannot_be_read_harms_no_other(start: Start) -> None:
         await broker.zookeeper.create("/brokers/ids/99", json.dumps({"version": 1}).encode())
         await broker.create("good")
         assert (await broker.produce("good", batch(b"a"))).error_code == ErrorCode.NONE
+
+
+async def test_a_topic_that_is_created_is_logged_by_its_name(start: Start) -> None:
+    with structlog.testing.capture_logs() as log:
+        async with start() as broker:
+            await broker.create("clicks")
+    (created,) = [each for each in log if each["event"] == "topic_created"]
+    assert (created["topic"], created["partitions"], created["replicas"]) == ("clicks", 1, 1)
+
+
+async def test_a_port_scanner_does_not_fill_the_log(start: Start) -> None:
+    with structlog.testing.capture_logs() as log:
+        async with start() as broker:
+            for _ in range(20):
+                stream = await trio.open_tcp_stream(broker.address.host, broker.address.port)
+                await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
+                assert await stream.receive_some() == b""
+                await stream.aclose()
+            broken = "kafka_server_socket_server_metrics_connection_broken_total"
+            assert broker.metrics.get_sample_value(broken) == 20
+    (told,) = [each for each in log if each["event"] == "connection_broken"]
+    assert "the client speaks HTTP" in told["error"]

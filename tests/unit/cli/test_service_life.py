@@ -24,7 +24,7 @@ from pydantic import Field
 from pipeline.cli.foreground import run_service
 from pipeline.cli.main import _explain
 from pipeline.credentials import Secret
-from pipeline.errors import StorageError
+from pipeline.errors import ConfigurationError, StorageError
 from pipeline.settings import SettingsModel
 
 
@@ -39,6 +39,8 @@ class Config(SettingsModel):
 async def run(config):
     if config.end == "fault":
         raise ExceptionGroup("tasks", [StorageError("/disk", "no space is left")])
+    if config.end == "taken":
+        raise ConfigurationError("http.listen", "cannot listen on a:1")
     if config.end == "surprise":
         raise KeyError("unforeseen")
     print("running", flush=True)
@@ -86,6 +88,7 @@ def test_a_start_and_a_stop_by_a_signal_are_logged(tmp_path: Path, number: signa
     ("settings", "code", "reason"),
     [
         ('test.end = "fault"', 1, "/disk: no space is left"),
+        ('test.end = "taken"', 1, "{file}: http.listen: cannot listen on a:1"),
         ('test.end = "surprise"', 1, "unforeseen error: KeyError('unforeseen')"),
         ("test.size = 0", 2, "{file}: test.end: is missing; test.size: must be at least 1 (given: 0)"),
         ("test.end = no quotes", 2, "{file}: is not TOML: Invalid value (at line 1, column 12); text needs quotes"),

@@ -335,3 +335,15 @@ async def test_caches_are_bounded(journal: MemoryJournal) -> None:
             await registry.referenced_version(f"s{number}", 1)
         assert [len(cache) for cache in (registry._schemas, registry._identities, registry._referenced)] == [3, 3, 3]
         assert len(registry._fetches) == 0
+
+
+async def test_the_port_of_a_broker_is_not_taken_for_a_registry(nursery: trio.Nursery) -> None:
+    async def hang_up(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.aclose()
+
+    (listener,) = await nursery.start(partial(trio.serve_tcp, hang_up, 0, host="127.0.0.1"))
+    host, port = listener.socket.getsockname()
+    async with open_schema_registry([f"http://{host}:{port}"], timeout_s=1) as registry:
+        with pytest.raises(DeadlineExceededError, match="Is this an HTTP server"):
+            await registry.subjects()

@@ -109,6 +109,14 @@ class FileShelf:
 def shelves_in(folder: str, max_bytes: int) -> Callable[[], FileShelf]:
     """Return what opens a shelf in a folder, empty for the system's temporary one. Raises ConfigurationError."""
     path = Path(folder) if folder else None
-    if path is not None and not path.is_dir():
-        raise ConfigurationError("spill.dir", f"there is no folder {folder}; create it, or leave the setting out")
+    if path is not None:
+        make_folder(path, "spill.dir")
     return lambda: FileShelf(path, max_bytes)
+
+
+def make_folder(path: Path, setting: str) -> None:
+    """Create the folder that a setting names, unless it exists; its parent must. Raises ConfigurationError."""
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(setting, f"folder {path} cannot be created: {error.strerror}") from error

@@ -26,13 +26,14 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from pipeline.audit.collecting.file_shelf import make_folder
 from pipeline.audit.collecting.reading import ReadingState
 from pipeline.audit.ledger.keys import Int64s
 from pipeline.audit.ledger.ledger import Ledger
 from pipeline.audit.ledger.row_table import HOUR_ROW, WINDOW_ROW
 from pipeline.audit.ledger.shelving import KEY_BYTES, Shelf, ShelvedRows, TopicIndex
 from pipeline.diagnostics import get_logger
-from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.errors import PipelineError
 
 NAME: Final = "snapshot"
 DIGEST_BYTES: Final = 32
@@ -251,8 +252,7 @@ def snapshots_in(folder: str) -> SnapshotFolder | None:
     """Return what keeps snapshots in a folder; None for an empty name. Raises ConfigurationError."""
     if not folder:
         return None
-    if not Path(folder).is_dir():
-        raise ConfigurationError("snapshot.dir", f"there is no folder {folder}; create it, or leave the setting out")
+    make_folder(Path(folder), "snapshot.dir")
     return SnapshotFolder(Path(folder))
 
 

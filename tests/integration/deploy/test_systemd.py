@@ -47,6 +47,7 @@ SETTINGS = {
         bootstrap.servers = "127.0.0.1:9092"
         root = "file:///var/lib/pipeline/load-lake"
         topics.include = "visits"
+        value.format = "binary"
     """,
 }
 

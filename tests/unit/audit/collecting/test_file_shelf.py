@@ -67,8 +67,9 @@ def test_a_disk_that_lost_bytes_raises_an_error(tmp_path: Path) -> None:
         shelf.get(2, 10)
 
 
-def test_a_setting_with_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="create it"):
-        shelves_in(str(tmp_path / "none"), 100)
+def test_a_folder_is_created_but_not_those_above_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be created"):
+        shelves_in(str(tmp_path / "none" / "folder"), 100)
+    assert shelves_in(str(tmp_path / "new"), 100)().put(b"rows") == 0
     assert shelves_in(str(tmp_path), 100)().put(b"rows") == 0
     assert shelves_in("", 100)().put(b"rows") == 0

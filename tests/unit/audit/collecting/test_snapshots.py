@@ -211,7 +211,8 @@ def test_a_state_to_continue_knows_nothing_of_what_the_cluster_answered() -> Non
     assert known.to_continue().clock == replace(known.clock)
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_folder_is_created_but_not_those_above_it(tmp_path: Path) -> None:
     assert snapshots_in("") is None
-    with pytest.raises(ConfigurationError, match="create it, or leave the setting out"):
-        snapshots_in(str(tmp_path / "none"))
+    with pytest.raises(ConfigurationError, match="cannot be created"):
+        snapshots_in(str(tmp_path / "none" / "folder"))
+    assert snapshots_in(str(tmp_path / "new")) is not None

@@ -55,8 +55,7 @@ def _drop_in(company: Company, service: CompanyService) -> str:
         disks = [disk for disk in service.host.disks if not f"{disk}/".startswith(f"{DATA}/")]
         return f"ReadWritePaths={' '.join(disks)}\n" if disks else ""
     if service.role is ServiceRole.LOAD and service.host.datacenter in audited_datacenters(company):
-        command = f"/usr/bin/pipeline load run --config /{SETTINGS_FOLDER}/{service.name}.toml"
-        return f"ExecStart=\nExecStart={command} --datacenter {service.host.datacenter}\n"
+        return f'Environment="LOAD_OPTIONS=--datacenter {service.host.datacenter}"\n'
     return ""
 
 

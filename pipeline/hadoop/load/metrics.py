@@ -101,5 +101,6 @@ def write_metrics(path: Path, results: Sequence[TopicResult] | None, now_ms: int
         metrics.note_failed_round()
     try:
         write_to_textfile(str(path), registry)
+        path.chmod(0o644)  # node exporter is another user
     except OSError as error:
         raise PipelineError(f"metrics cannot be written to {path}: {error.strerror or error}") from error

@@ -163,6 +163,8 @@ def test_a_timer_loads_a_topic(host: BootedRoot) -> None:
     host.run("systemctl", "start", "pipeline-load@lake.service")
     files = host.run("pipeline", "load", "files", "--topic", "visits", "--root", "file:///var/lib/pipeline/load-lake")
     assert files.endswith(".parquet\n")
+    metrics = host.run("runuser", "-u", "nobody", "--", "cat", "/run/pipeline-metrics/load-lake.prom")
+    assert 'topic="visits"' in metrics
 
 
 def test_a_stop_ends_services_in_order_and_cleanly(host: BootedRoot) -> None:

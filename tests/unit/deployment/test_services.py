@@ -189,4 +189,4 @@ def test_units_get_what_the_package_cannot_know() -> None:
     assert in_hub(2, "broker@3") not in found
     (users,) = {text[-1] for path, text in found.items() if "zookeeper" in path}
     assert users.endswith("-Djava.security.auth.login.config=/etc/pipeline/secrets/zookeeper.jaas")
-    assert found[in_hub(3, "load@lake")][-1].endswith(" --config /etc/pipeline/load-lake.toml --datacenter hub")
+    assert found[in_hub(3, "load@lake")] == ["[Service]", 'Environment="LOAD_OPTIONS=--datacenter hub"']

@@ -1,6 +1,7 @@
 """What the service manager hears: real datagrams to a socket of the test."""
 
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -9,7 +10,14 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
+from prometheus_client import CollectorRegistry
 
+from pipeline.cli.foreground import run_until_signalled
+from pipeline.model import HostPort
+from pipeline.net.http.security import HttpSecurity
+from pipeline.net.http.server import operations_routes
+from pipeline.net.http.service import HttpService, serve_service
 from pipeline.net.service_manager import ServiceManager
 
 PID = 4711
@@ -98,3 +106,41 @@ async def test_a_manager_that_is_gone_or_takes_nothing_fails_no_service(manager:
 def _fill(full: ServiceManager) -> None:
     for _ in range(10_000):
         full.tell("STATUS=" + "x" * 100)
+
+
+async def test_a_service_in_the_foreground_gives_signs_of_life_and_tells_of_the_signal_that_ends_it(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.name)
+
+    async def serve() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        signal.raise_signal(signal.SIGTERM)
+        await trio.sleep_forever()
+
+    with trio.fail_after(10):
+        assert await run_until_signalled(serve) == "SIGTERM"
+    assert manager.heard() == ["WATCHDOG=1\nEXTEND_TIMEOUT_USEC=30000000", "STOPPING=1\nSTATUS=stopping"]
+
+
+async def test_an_http_server_tells_that_its_service_is_ready_when_readyz_would(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.name)
+    reason: list[str | None] = ["starting"]
+    metrics = CollectorRegistry()
+    routes = operations_routes(metrics, lambda: None, lambda: reason[0])
+    service = HttpService(name="test", routes=routes, roles={}, metrics=metrics)
+    heard: list[str] = []
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_service, service, HostPort("127.0.0.1", 0), HttpSecurity())
+            while not heard:
+                heard += manager.heard()
+                await trio.sleep(0.01)
+            reason[0] = None
+            while len(heard) < 2:
+                heard += manager.heard()
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+    assert heard == ["STATUS=starting", "READY=1\nSTATUS=ready"]

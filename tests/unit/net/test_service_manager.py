@@ -134,7 +134,7 @@ async def test_an_http_server_tells_that_its_service_is_ready_when_readyz_would(
     heard: list[str] = []
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            await nursery.start(serve_service, service, HostPort("127.0.0.1", 0), HttpSecurity())
+            await nursery.start(serve_service, service, HostPort("127.0.0.1", 0), HttpSecurity.from_settings({}))
             while not heard:
                 heard += manager.heard()
                 await trio.sleep(0.01)

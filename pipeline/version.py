@@ -6,12 +6,16 @@ from pathlib import Path
 VERSION = "0.2.0"
 
 _REPOSITORY = Path(__file__).parents[1] / ".git"
+_PACKAGED = Path(__file__).with_name("COMMIT")
+"""File of an installed package with the commit that it was built from."""
 _COMMIT_DIGITS = 12
 
 
 def source_commit(repository: Path = _REPOSITORY) -> str | None:
-    """Return the commit of the working tree that the program runs from; None for an installed package."""
+    """Return the commit of the working tree that the program runs from, or that its package was built from, or None."""
     try:
+        if _PACKAGED.exists():
+            return _PACKAGED.read_text(encoding="ascii").strip()[:_COMMIT_DIGITS]
         head = (repository / "HEAD").read_text(encoding="ascii").strip()
         name = head.removeprefix("ref: ")
         if name == head:

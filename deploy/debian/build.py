@@ -43,6 +43,7 @@ def build_python_packages(version: str) -> Path:
         shutil.copytree(ROOT / "pipeline", copy / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "constraints.txt"):
             shutil.copy(ROOT / name, copy)
+        (copy / "pipeline" / "COMMIT").write_text(run("git", "rev-parse", "HEAD"))
         (copy / "MANIFEST.in").write_text("include CHANGELOG.md constraints.txt\n")
         run(sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST, copy)
     normalize_archive(DIST / f"pipeline-{version}.tar.gz")

@@ -164,6 +164,10 @@ def booted_root(root: DebianRoot, name: str, *, network: str | None = None) -> I
     made; without one the root has a network of its own, with the loopback interface alone.
     """
     (root.path / "etc/hostname").write_text(f"{name}\n")
+    hosts = root.path / "etc/hosts"
+    known = hosts.read_text() if hosts.exists() else "127.0.0.1 localhost\n"
+    if name not in known.split():  # as Debian's installer writes it: Java looks up the name of its host
+        hosts.write_text(f"{known}127.0.1.1 {name}\n")
     enter = ["unshare", "--net"] if network is None else ["nsenter", f"--net=/run/netns/{network}"]
     with ExitStack() as stack:
         controllers = stack.enter_context(_cgroups(f"{name}-{os.getpid()}"))

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,7 @@ def root(installed: DebianRoot, tmp_path: Path) -> Iterator[DebianRoot]:
 
 
 def test_an_installed_package_runs_a_cluster_as_a_user_of_its_own(root: DebianRoot) -> None:
-    assert root.run("pipeline", "--version").startswith(f"pipeline {VERSION} ")
+    assert re.match(rf"pipeline {VERSION} \(commit [0-9a-f]{{12}}, Python 3", root.run("pipeline", "--version"))
     assert "hello\nworld\n" in root.run("runuser", "-u", "pipeline", "--", "bash", "-c", CLUSTER)
     assert root.run("sh", "-c", "cd /etc/pipeline && stat -c '%A %U %G' . secrets /var/lib/pipeline").splitlines() == [
         "drwxr-xr-x root root",

@@ -17,7 +17,6 @@ def test_the_page_leads_from_a_bare_debian_to_a_running_datacenter(debian: Debia
     page = (ROOT / "docs/deploy/systemd.md").read_text().split("\n## ")[0]
     lines = [line for line in page.splitlines() if line.startswith("    ") or not line]
     commands = textwrap.dedent("\n".join(lines))
-    assert commands.count("pipeline") > 10
     with debian_root(tmp_path / "root", debian) as root:
         (root.path / "root/commands").write_text(f"set -eux\ncd /root\n{commands}")
         (root.path / "root" / PACKAGE).hardlink_to(root.path / "package.deb")

@@ -1,4 +1,4 @@
-"""`make package`: builds the wheel, the source archive, the Debian package and the bill of materials into dist/.
+"""`make package`: builds the wheel, the source archive, the Debian package and the bill of materials into a directory.
 
 The Debian package holds a virtual environment in /opt/pipeline with every Python package in the version of
 constraints.txt, for the machine's own python3. Two builds of one commit give the same bytes: times are those of
@@ -23,7 +23,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "deploy" / "debian"
-DIST = ROOT / "dist"
 WHEELS = ROOT / ".cache" / "package" / "wheels"
 PREFIX = "opt/pipeline"
 MAINTAINER = "pipeline <pipeline@localhost>"
@@ -36,7 +35,7 @@ def run(*command: str | Path) -> str:
     return subprocess.run(list(map(str, command)), cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def build_python_packages(version: str) -> Path:
+def build_python_packages(target: Path, version: str) -> Path:
     """Build the source archive, and the wheel from it, out of a clean copy of the sources. Returns the wheel."""
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory, "sources")
@@ -45,9 +44,9 @@ def build_python_packages(version: str) -> Path:
             shutil.copy(ROOT / name, copy)
         (copy / "pipeline" / "COMMIT").write_text(run("git", "rev-parse", "HEAD"))
         (copy / "MANIFEST.in").write_text("include CHANGELOG.md constraints.txt\n")
-        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST, copy)
-    normalize_archive(DIST / f"pipeline-{version}.tar.gz")
-    return DIST / f"pipeline-{version}-py3-none-any.whl"
+        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", target, copy)
+    normalize_archive(target / f"pipeline-{version}.tar.gz")
+    return target / f"pipeline-{version}-py3-none-any.whl"
 
 
 def normalize_archive(path: Path) -> None:
@@ -147,22 +146,23 @@ def lay_files(root: Path, version: str) -> None:
     (control / "control").write_text((SOURCES / "control").read_text().format(**values))
 
 
-def build_debian_package(wheel: Path, version: str) -> None:
+def build_debian_package(target: Path, wheel: Path, version: str) -> None:
     """Build the Debian package and the bill of materials."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory, "root")
         install_environment(root, wheel, version)
         lay_files(root, version)
-        bill = DIST / f"pipeline-{version}.cdx.json"
+        bill = target / f"pipeline-{version}.cdx.json"
         write_bill_of_materials(root / PREFIX, bill)
         shutil.copy(bill, root / "usr/share/doc/pipeline/sbom.cdx.json")
         run("chmod", "-R", "u=rwX,go=rX", root)
         # Jars and libraries are compressed already: more effort saves little, and costs minutes.
-        run("dpkg-deb", "--root-owner-group", "-Zzstd", "-z6", "--build", root, DIST)
+        run("dpkg-deb", "--root-owner-group", "-Zzstd", "-z6", "--build", root, target)
 
 
 def main() -> None:
-    """Build all packages of the version that pyproject.toml names."""
+    """Build all packages of the version that pyproject.toml names. The argument is the directory, which is emptied."""
+    target = Path(sys.argv[1]).absolute()
     os.environ.setdefault("SOURCE_DATE_EPOCH", run("git", "log", "-1", "--format=%ct").strip())
     os.environ["PYTHONHASHSEED"] = "0"
     os.umask(0o022)
@@ -171,11 +171,11 @@ def main() -> None:
             "The Debian package is built on Debian, with its own python3 (unset PYTHON, or PYTHON=/usr/bin/python3)."
         )
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    shutil.rmtree(DIST, ignore_errors=True)
-    wheel = build_python_packages(version)
-    build_debian_package(wheel, version)
-    for path in sorted(DIST.iterdir()):
-        print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e6:.1f} MB")
+    shutil.rmtree(target, ignore_errors=True)
+    wheel = build_python_packages(target, version)
+    build_debian_package(target, wheel, version)
+    for path in sorted(target.iterdir()):
+        print(f"{path.name}  {path.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pipeline.version import VERSION
 from tests.support.debian import BootedRoot, DebianRoot, base, booted_root, debian_root
 from tests.support.packages import ROOT
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # with the build of the package
 
 PODMAN = ("podman", "runc", "netavark", "aardvark-dns", "iptables")
 PODMAN_COMPOSE = "podman-compose==1.6.0"

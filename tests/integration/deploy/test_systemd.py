@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.debian import BootedRoot, DebianRoot, booted_root, debian_root
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # with the build of the package
 
 MAX_EXPOSURE = 1.5
 """Of 10, as `systemd-analyze security` judges: what is left is the network, which services are for."""

@@ -8,7 +8,7 @@ import pytest
 from tests.support.debian import DebianRoot, booted_root, debian_root
 from tests.support.packages import ROOT
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # with the build of the package
 
 PACKAGE = "pipeline_0.0.0_amd64.deb"
 

@@ -4,6 +4,7 @@ import tomllib
 from typing import Any
 
 import pytest
+import yaml
 
 from pipeline.cli.broker import read_broker_settings
 from pipeline.cli.deploy.service_readers import READERS
@@ -190,3 +191,22 @@ def test_units_get_what_the_package_cannot_know() -> None:
     (users,) = {text[-1] for path, text in found.items() if "zookeeper" in path}
     assert users.endswith("-Djava.security.auth.login.config=/etc/pipeline/secrets/zookeeper.jaas")
     assert found[in_hub(3, "load@lake")] == ["[Service]", 'Environment="LOAD_OPTIONS=--datacenter hub"']
+
+
+def test_the_inventory_has_the_hosts_of_each_datacenter_and_what_the_role_needs() -> None:
+    text = rendered_files(example_company(secure), "company.toml")["ansible/inventory.yml"]
+    groups = yaml.safe_load(text)["all"]["children"]
+    assert {name: list(group["hosts"]) for name, group in groups.items()} == {
+        f"datacenter_{name}": [f"{name}-{number}" for number in (1, 2, 3)] for name in ("east", "west", "hub")
+    }
+    first, second = (groups["datacenter_hub"]["hosts"][name] for name in ("hub-1", "hub-2"))
+    assert first == {
+        "ansible_host": "hub-1.example.com",
+        "pipeline_bootstrap": settings(example_company(), "hub-1", "mirror-hub")["destination.bootstrap.servers"],
+        "pipeline_admin_host": "hub-1",
+        "pipeline_zookeeper_port": 2181,
+        "pipeline_log_dirs": [f"/data/{disk}/broker-{broker}" for broker in (1, 2) for disk in (1, 2, 3, 4)],
+        "pipeline_tls": True,
+        "pipeline_acls": "acls/hub.sh",
+    }
+    assert (second["pipeline_admin_host"], "pipeline_acls" in second) == ("hub-1", False)

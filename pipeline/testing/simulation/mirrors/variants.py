@@ -184,7 +184,7 @@ def _moving_timestamps(close_payload: Any) -> Any:
 
 def _taking_the_last(apply: Any) -> Any:
     def broken(table: PartitionTable, proposal: Proposal) -> None:
-        table._by_source.pop((proposal.source.cluster, proposal.source.partition), None)
+        table._by_source[proposal.source.cluster].pop(proposal.source.partition, None)
         apply(table, proposal)
 
     return broken

@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test package demo test test-long test-faults simulate check bench bench-audit bench-broker bench-clients bench-cluster bench-mirror bench-load bench-registry bench-security bench-paper constraints clean
+.PHONY: install install-test package demo figure3 test test-long test-faults simulate check bench bench-audit bench-broker bench-clients bench-cluster bench-mirror bench-load bench-registry bench-security bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -14,6 +14,11 @@ package:
 
 demo: install
 	@.venv/bin/pipeline demo $(if $(KEEP),--keep) $(if $(SECURE),--secure)
+
+# Figure 3 of the paper in network namespaces, measured and taken down again; needs root: docs/deploy/figure3.md.
+figure3: install install-test
+	@.venv/bin/python -m deploy.figure3 up && \
+	  { .venv/bin/python -m deploy.figure3 measure; code=$$?; .venv/bin/python -m deploy.figure3 down; exit $$code; }
 
 # TESTS names some of them; all run in parts, six at a time.
 test: install install-test

@@ -74,11 +74,12 @@ def running_hdfs(directory: Path, kdc: Kdc | None = None) -> Iterator[HdfsCluste
     port, http_port = free_port(), free_port()
     url = f"hdfs://{'127.0.0.1' if kdc is None else 'localhost'}:{port}"
     more = {} if kdc is None else _kerberos_settings(kdc)
-    conf = _write_configuration(directory, port, http_port, more)
+    conf = write_configuration(directory, "127.0.0.1" if kdc is None else "localhost", port, http_port, more)
     options = () if kdc is None else (f"-Djava.security.krb5.conf={kdc.settings}",)
     class_path = f"{conf}:{hdfs_jars()}/*"
-    _run_to_end(
-        [*_java(class_path, directory, options), NAME_NODE, "-format", "-nonInteractive"], directory / "format.log"
+    run_to_end(
+        [*java_command(class_path, directory, options), NAME_NODE, "-format", "-nonInteractive"],
+        directory / "format.log",
     )
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
@@ -93,7 +94,7 @@ def running_hdfs(directory: Path, kdc: Kdc | None = None) -> Iterator[HdfsCluste
 
 def _start(role: str, class_path: str, directory: Path, options: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
     with (directory / f"{role}.log").open("ab") as log:
-        command = [*_java(class_path, directory, options), ROLES[role]]
+        command = [*java_command(class_path, directory, options), ROLES[role]]
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
@@ -123,11 +124,12 @@ def _kerberos_settings(kdc: Kdc) -> Mapping[str, str]:
     }
 
 
-def _write_configuration(directory: Path, port: int, http_port: int, more: Mapping[str, str]) -> Path:
+def write_configuration(directory: Path, host: str, port: int, http_port: int, more: Mapping[str, str]) -> Path:
+    """Write the settings of a NameNode on `host` and its DataNode, and return their folder for the class path."""
     conf = directory / "conf"
     for webapp in ("hdfs", "datanode"):  # without them the servers refuse to start
         (conf / "webapps" / webapp).mkdir(parents=True)
-    host = "localhost" if more else "127.0.0.1"
+    address = "127.0.0.1" if host == "localhost" else host
     core = {"fs.defaultFS": f"hdfs://{host}:{port}", "hadoop.tmp.dir": str(directory / "tmp")}
     hdfs = {
         "dfs.replication": "1",
@@ -135,10 +137,10 @@ def _write_configuration(directory: Path, port: int, http_port: int, more: Mappi
         "dfs.namenode.name.dir": f"file://{directory}/name",
         "dfs.datanode.data.dir": f"file://{directory}/data",
         "dfs.namenode.rpc-address": f"{host}:{port}",
-        "dfs.namenode.http-address": f"127.0.0.1:{http_port}",
-        "dfs.datanode.address": "127.0.0.1:0",
-        "dfs.datanode.http.address": "127.0.0.1:0",
-        "dfs.datanode.ipc.address": "127.0.0.1:0",
+        "dfs.namenode.http-address": f"{address}:{http_port}",
+        "dfs.datanode.address": f"{address}:0",
+        "dfs.datanode.http.address": f"{address}:0",
+        "dfs.datanode.ipc.address": f"{address}:0",
         "dfs.namenode.safemode.extension": "0",
         "dfs.heartbeat.interval": "1",
         "dfs.blocksize": str(8 << 20),  # of the free space, each block that is being written holds as much
@@ -154,12 +156,14 @@ def _write_configuration(directory: Path, port: int, http_port: int, more: Mappi
     return conf
 
 
-def _java(class_path: str, directory: Path, more: Sequence[str] = ()) -> list[str]:
+def java_command(class_path: str, directory: Path, more: Sequence[str] = ()) -> list[str]:
+    """The command that runs a class of HDFS, whose name follows."""
     options = ["-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dhadoop.log.dir={directory}"]
     return [java(), *options, *more, "-cp", class_path]
 
 
-def _run_to_end(command: list[str], log: Path) -> None:
+def run_to_end(command: list[str], log: Path) -> None:
+    """Run a command. Raises RuntimeError with the end of its log if it fails."""
     with log.open("wb") as output:
         code = subprocess.run(command, stdout=output, stderr=output, timeout=START_DEADLINE_S, check=False).returncode
     if code != 0:

@@ -187,6 +187,28 @@ def test_updates_take_one_replica_at_a_time(case: Any) -> None:
     assert broker["minReadySeconds"] >= 30
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
+def test_pods_run_as_the_manifests_say(tmp_path: Path) -> None:
+    """One pod of each part, on a read-only root, with its init container, probes, preStop and stop."""
+    manifest, work = tmp_path / "manifest.yaml", tmp_path / "work"
+    manifest.write_text(render(*CASES["one of each"]))
+    namespaces = ["unshare", "--mount", "--net", "--propagation", "private"]
+    done = subprocess.run(
+        [*namespaces, sys.executable, "-m", "tests.support.pods", str(manifest), str(work)],
+        cwd=CHART.parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "ready": ["dc-zookeeper-0", "dc-broker-0", "dc-registry-0"],
+        "records": ["a", "b"],
+        "exit_codes": {"dc-registry-0": 0, "dc-broker-0": 0, "dc-zookeeper-0": 143},
+    }
+
+
 def test_every_service_and_policy_selects_pods(case: Any) -> None:
     objects = rendered(*case)
     labels = []

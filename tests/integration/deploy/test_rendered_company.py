@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -202,8 +203,9 @@ def test_a_rendered_company_works(folder: Any, hosts: Any, authority: Any, tmp_p
     for address in bootstrap.values():
         hub.run("pipeline", "cluster", "describe", "-b", address)
 
-    drop_in = folder / "hub-3/etc/systemd/system/pipeline-load@lake.service.d/render.conf"
-    command = drop_in.read_text().splitlines()[-1].removeprefix("ExecStart=/usr/bin/").split()
+    drop_in = (folder / "hub-3/etc/systemd/system/pipeline-load@lake.service.d/render.conf").read_text()
+    (options,) = re.findall(r'^Environment="LOAD_OPTIONS=(.+)"$', drop_in, re.MULTILINE)
+    command = ["pipeline", "load", "run", "--config", "/etc/pipeline/load-lake.toml", *options.split()]
     assert f"{RECORDS} records" in hosts[-1].run(*command)
     ranks = json.loads(hub.run("pipeline", "broker", "list", "-b", bootstrap["hub"], "--json"))["brokers"]
     assert {row["id"]: row["rack"] for row in ranks} == {1: "a", 2: "a", 3: "b", 4: "c"}

@@ -93,8 +93,9 @@ class ServiceUnit:
         except BaseException:
             await self._child.stop()
             raise
-        if answer is not None and answer.status_code != 200:
-            logger.warning("not_healthy", name=self.name, reason=answer.json()["reason"])
+        told = {} if answer is None else answer.json()
+        for reason in (*told.get("warnings", ()), *([told["reason"]] if "reason" in told else ())):
+            logger.warning("not_healthy", name=self.name, reason=reason)
         return self._child.pid
 
     async def wait(self) -> int:
@@ -113,8 +114,12 @@ class ServiceUnit:
         self._child.kill()
 
     async def _is_ready(self) -> bool:
+        """Return True if the service is ready, or only lacks what no restart brings, such as room on a disk."""
         answer = await self._ask("readyz")
-        return answer is not None and answer.status_code == 200
+        if answer is None or answer.status_code == 200:
+            return answer is not None
+        health = await self._ask("healthz")
+        return health is not None and answer.json().get("reason") in health.json().get("warnings", ())
 
     async def _ask(self, path: str) -> httpx.Response | None:
         """Ask the service over HTTP; None if it does not answer."""

@@ -116,7 +116,9 @@ def _run(command: list[str | Path], *, check: bool, timeout_s: float) -> str:
         check=False,
     )
     if check and done.returncode != 0:
-        raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout)
+        error = subprocess.CalledProcessError(done.returncode, done.args, done.stdout)
+        error.add_note(done.stdout)
+        raise error
     return done.stdout
 
 

@@ -1,4 +1,4 @@
-"""Runs the first pod of each StatefulSet of a manifest on this machine: pods.py MANIFEST WORK_FOLDER.
+"""Runs the first pod of each StatefulSet of a manifest on this machine: pods.py MANIFEST WORK_FOLDER SECRET_FOLDER.
 
 To be run in mount and network namespaces of its own (`unshare --mount --net`), as root. Containers run as the manifest
 says: their commands, environment, files and volumes, on a read-only root; probes decide when the next pod starts. In
@@ -7,6 +7,7 @@ place of Kubernetes' DNS /etc/hosts has the names of pods and Services. Prints w
 
 import json
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ def prepare(names: Sequence[str]) -> None:
         work.mkdir(parents=True)
         _run("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={folder},upperdir={upper},workdir={work}", folder)
     _run("mount", "-t", "tmpfs", "tmpfs", "/run")
-    for place in ("/etc/pipeline/chart", "/run/pipeline", "/var/lib/pipeline/disk-0"):
+    for place in ("/etc/pipeline/chart", "/etc/pipeline/secrets", "/run/pipeline", "/var/lib/pipeline/disk-0"):
         Path(place).mkdir(parents=True)
     Path("/opt/pipeline").symlink_to(ROOT / ".venv")
     with Path("/etc/hosts").open("a", encoding="ascii") as hosts:
@@ -49,7 +50,7 @@ def prepare(names: Sequence[str]) -> None:
 class Pod:
     """The first pod of a StatefulSet."""
 
-    def __init__(self, each: Mapping[str, Any], files: Mapping[str, str], work: Path) -> None:
+    def __init__(self, each: Mapping[str, Any], files: Mapping[str, str], work: Path, secrets: Path) -> None:
         self.name = f"{each['metadata']['name']}-0"
         self.spec = each["spec"]["template"]["spec"]
         (self.container,) = self.spec["containers"]
@@ -58,8 +59,11 @@ class Pod:
             (self.work / volume).mkdir(parents=True)
         for name, text in files.items():
             (self.work / "chart" / name).write_text(text)
+        (self.work / "secrets").symlink_to(secrets)
 
-    def start(self, container: Mapping[str, Any], command: Sequence[str] | None = None) -> "subprocess.Popen[bytes]":
+    def start(
+        self, container: Mapping[str, Any], command: Sequence[str] | None = None, **streams: Any
+    ) -> "subprocess.Popen[bytes]":
         """Start the container's command, or another one in it."""
         mounts = sorted(container["volumeMounts"], key=lambda mount: mount["name"] == "tmp")  # hides the others
         binds = [f"mount --bind {self.work / mount['name']} {mount['mountPath']}" for mount in mounts]
@@ -70,9 +74,16 @@ class Pod:
             return subprocess.Popen(
                 ["unshare", "--mount", "sh", "-c", script, "sh", *given],
                 env=self._environment(container),
-                stdout=log,
-                stderr=log,
+                **{"stdout": log, "stderr": log, **streams},
             )
+
+    def run(self, *command: str, given: bytes = b"") -> str:
+        """Return what a command prints in the container. Raises CalledProcessError."""
+        process = self.start(self.container, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        printed, _ = process.communicate(given, timeout=READY_S)
+        if process.returncode != 0:
+            raise RuntimeError(f"{command}: {(self.work / 'log').read_text()[-4000:]}")
+        return printed.decode()
 
     def _environment(self, container: Mapping[str, Any]) -> dict[str, str]:
         fields = {"metadata.name": self.name, "status.podIP": "127.0.0.1", "spec.nodeName": "node-1"}
@@ -88,9 +99,10 @@ class Pod:
         probe = self.container["readinessProbe"]
         if "exec" in probe:
             return self.start(self.container, probe["exec"]["command"]).wait(STOP_S) == 0
-        url = f"http://127.0.0.1:{probe['httpGet']['port']}{probe['httpGet']['path']}"
+        asked = probe["httpGet"]
+        url = f"{asked['scheme'].lower()}://127.0.0.1:{asked['port']}{asked['path']}"
         try:
-            with urllib.request.urlopen(url, timeout=10):
+            with urllib.request.urlopen(url, timeout=10, context=ssl._create_unverified_context()):
                 return True
         except OSError:
             return False
@@ -123,18 +135,21 @@ def main() -> None:
     done: dict[str, Any] = {"ready": [], "exit_codes": {}}
     try:
         for name in ORDER:
-            pod = Pod(sets[name], maps[name], Path(sys.argv[2]))
+            pod = Pod(sets[name], maps[name], *map(Path, sys.argv[2:]))
             for container in pod.spec.get("initContainers", ()):
                 if pod.start(container).wait(STOP_S) != 0:
                     raise RuntimeError(f"{container['name']} of {pod.name}: {(pod.work / 'log').read_text()}")
             running.append((pod, pod.start(pod.container)))
             pod.wait_until_ready(running[-1][1])
             done["ready"].append(pod.name)
-        pipeline, bootstrap = str(ROOT / ".venv" / "bin" / "pipeline"), f"dc-bootstrap.{DOMAIN}:9092"
-        _run(pipeline, "topic", "create", "clicks", "-b", bootstrap)
-        subprocess.run([pipeline, "produce", "clicks", "-b", bootstrap], input=b"a\nb\n", check=True)
-        read = subprocess.run([pipeline, "consume", "clicks", "-b", bootstrap], capture_output=True, check=True)
-        done["records"] = read.stdout.decode().split()
+            if "acls.sh" in maps[name]:
+                pod.run("sh", "/etc/pipeline/chart/acls.sh")
+        broker, is_secured = running[1][0], "admin.properties" in maps["dc-broker"]
+        login = ["--client-config", "/etc/pipeline/chart/admin.properties"] if is_secured else []
+        place = ["clicks", "-b", f"dc-bootstrap.{DOMAIN}:9092", *login]
+        broker.run("pipeline", "topic", "create", *place)
+        broker.run("pipeline", "produce", *place, given=b"a\nb\n")
+        done["records"] = broker.run("pipeline", "consume", *place).split()
         for pod, process in reversed(running):
             done["exit_codes"][pod.name] = pod.stop(process)
     finally:

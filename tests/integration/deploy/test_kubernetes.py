@@ -12,8 +12,10 @@ import pytest
 import yaml
 
 from pipeline.cli.deploy.service_readers import READERS
+from pipeline.cli.secured.certificates import Authority
 from pipeline.credentials import without_places
 from pipeline.deployment.company import ServiceRole
+from pipeline.net.http.users import SALT_BYTES, Role, password_entry
 from pipeline.settings import flatten
 from tests.support.kubernetes import CHART, VERSIONS, helm, kubeconform, render, rendered, why_no_kubernetes
 
@@ -187,14 +189,36 @@ def test_updates_take_one_replica_at_a_time(case: Any) -> None:
     assert broker["minReadySeconds"] >= 30
 
 
+def make_secrets(folder: Path) -> None:
+    """Make the files of the Secret that docs/deploy/kubernetes.md describes."""
+    folder.mkdir()
+    authority, users = Authority(), ("broker", "admin", "mirror", "registry", "audit", "load")
+    names = [f"*.dc-{part}.data.svc.cluster.local" for part in ("brokers", "zookeepers", "registries")]
+    pair = authority.issue("dc", ["dc-bootstrap.data.svc.cluster.local", *names])
+    login = "".join(f' user_{user}="{user}-password"' for user in ("broker", "mirror"))
+    entries = [password_entry(user, Role.READ, f"{user}-password", b"s" * SALT_BYTES) for user in users]
+    texts = {
+        "server.pem": pair.key + pair.certificate,
+        "ca.pem": authority.certificate,
+        "passwords.properties": "".join(f"{user}={user}-password\n" for user in users),
+        "http-users": "\n".join(entries) + "\n",
+        "zookeeper.jaas": f"Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required{login}; }};\n",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
-def test_pods_run_as_the_manifests_say(tmp_path: Path) -> None:
+@pytest.mark.parametrize("security", ["open", "secured"])
+def test_pods_run_as_the_manifests_say(tmp_path: Path, security: Any) -> None:
     """One pod of each part, on a read-only root, with its init container, probes, preStop and stop."""
-    manifest, work = tmp_path / "manifest.yaml", tmp_path / "work"
-    manifest.write_text(render(*CASES["one of each"]))
+    manifest, work, secrets = tmp_path / "manifest.yaml", tmp_path / "work", tmp_path / "secrets"
+    is_secured = ("--set", "security.tls=true,security.sasl=true,security.secret=s") if security == "secured" else ()
+    manifest.write_text(render(*CASES["one of each"], *is_secured))
+    make_secrets(secrets)
     namespaces = ["unshare", "--mount", "--net", "--propagation", "private"]
     done = subprocess.run(
-        [*namespaces, sys.executable, "-m", "tests.support.pods", str(manifest), str(work)],
+        [*namespaces, sys.executable, "-m", "tests.support.pods", str(manifest), str(work), str(secrets)],
         cwd=CHART.parents[2],
         capture_output=True,
         text=True,

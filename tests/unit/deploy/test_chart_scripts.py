@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -16,10 +17,13 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from pipeline.cli.main import app
 from tests.support.secured_http import http_files
 
-SCRIPTS = Path(__file__).parents[3] / "deploy" / "kubernetes" / "pipeline" / "files"
+ROOT = Path(__file__).parents[3]
+SCRIPTS = ROOT / "deploy" / "kubernetes" / "pipeline" / "files"
 TIMEOUT_S = 60
 
 
@@ -98,6 +102,18 @@ def test_without_an_answer_of_kubernetes_there_are_no_settings(tmp_path: Path) -
     )
     assert done.returncode != 0
     assert not (tmp_path / "target").exists()
+
+
+def test_the_chart_gives_services_the_rights_that_one_description_gives(tmp_path: Path) -> None:
+    example = (ROOT / "deploy" / "company.example.toml").read_text()
+    (tmp_path / "company.toml").write_text(re.sub("^(tls|sasl) = false", r"\1 = true", example, flags=re.MULTILINE))
+    done = CliRunner().invoke(app, ["deploy", "render", str(tmp_path / "company.toml"), str(tmp_path / "rendered")])
+    assert done.exit_code == 0, done.output
+
+    def rights(path: Path) -> set[str]:
+        return {line for line in path.read_text().splitlines() if line.startswith("pipeline acl add ")}
+
+    assert rights(SCRIPTS / "acls.sh") == rights(tmp_path / "rendered" / "acls" / "hub.sh") != set()
 
 
 def test_a_stop_waits_until_the_broker_may_stop() -> None:

@@ -152,6 +152,16 @@ data:
     {{- $root.Files.Get "files/wait.py" | nindent 4 }}
   zookeeper_ready.py: |
     {{- $root.Files.Get "files/zookeeper_ready.py" | nindent 4 }}
+  {{- if and $root.Values.security.tls (eq $part "broker") }}
+  admin.properties: |
+    {{- range $key, $value := include "pipeline.client" (list $root "admin" "") | fromJson }}
+    {{ $key }}={{ $value }}
+    {{- end }}
+  {{- if $root.Values.security.sasl }}
+  acls.sh: |
+    {{- tpl ($root.Files.Get "files/acls.sh") $root | nindent 4 }}
+  {{- end }}
+  {{- end }}
 {{- end }}
 
 {{/* Annotations of pods: a change of the settings restarts them, and Prometheus finds the port. */}}

@@ -5,7 +5,7 @@ All faults are found at once. Each is a sentence that names the part, and says w
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pipeline.deployment.company import Company, CompanyMirror, ServiceRole
 from pipeline.deployment.files import FOLDERS_BESIDE_HOSTS
@@ -16,16 +16,21 @@ MAX_CIRCLE_PATHS = 10_000
 """Ways through mirrors that are followed in the search for circles."""
 
 
-def faults_of(company: Company) -> tuple[str, ...]:
-    """Return all faults of a description, in the order of its parts; none if services can be rendered."""
+def faults_of(company: Company, *checks: Callable[[Company], Iterable[str]]) -> tuple[str, ...]:
+    """Return all faults of a description, in the order of its parts; none if services can be rendered.
+
+    `checks` find further faults of a company whose services can be told apart and have addresses.
+    """
     of_names = [*_names(company), *_references(company)]
     if of_names:  # services of such a company cannot be told apart
         return tuple(of_names)
     services = services_of(company)
+    missing = tuple(_missing_servers(company))
     return (
         *_idle_hosts(company),
         *_ids(company),
         *_ports(services),
+        *missing,
         *_ensembles(company),
         *_replicas(company, services),
         *_mirrors(company),
@@ -34,6 +39,7 @@ def faults_of(company: Company) -> tuple[str, ...]:
         *_loads(company),
         *_decided_settings(services),
         *_security(company),
+        *(fault for check in checks for fault in check(company) if not missing),
     )
 
 
@@ -105,15 +111,18 @@ def _ports(services: Sequence[CompanyService]) -> Iterator[str]:
             yield f"port {port} of {address} is taken twice: by {' and by '.join(names)}; set ports of the host"
 
 
+def _missing_servers(company: Company) -> Iterator[str]:
+    for each in company.datacenters:
+        if not company.hosts_with(ServiceRole.BROKER, each.name):
+            yield f"datacenters.{each.name}: no host has brokers; set brokers = [ID] on one or more"
+        if not company.hosts_with(ServiceRole.ZOOKEEPER, each.name):
+            yield f"datacenters.{each.name}: no host has a ZooKeeper server; set zookeeper = ID on one, three or five"
+
+
 def _ensembles(company: Company) -> Iterator[str]:
     for name, hosts in company.by_datacenter.items():
         servers = sum(host.zookeeper is not None for host in hosts)
-        brokers = sum(len(host.brokers) for host in hosts)
-        if not brokers:
-            yield f"datacenters.{name}: no host has brokers"
-        if not servers:
-            yield f"datacenters.{name}: no host has a ZooKeeper server; set zookeeper = ID on one, three or five hosts"
-        elif servers % 2 == 0:
+        if servers and servers % 2 == 0:
             yield (
                 f"datacenters.{name}: {servers} ZooKeeper servers tolerate no more failures than {servers - 1}; use an "
                 "odd number"

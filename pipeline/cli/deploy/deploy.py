@@ -66,7 +66,7 @@ def _require_sound(path: Path) -> "Company":
 
     company, faults = company_of(read_document(path))
     if company is not None:
-        faults = faults_of(company) or reader_faults(company)
+        faults = faults_of(company, reader_faults)
     if company is None or faults:
         for fault in faults[:MAX_SHOWN_FAULTS]:
             output.say(output.printable(fault))

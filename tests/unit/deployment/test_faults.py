@@ -98,6 +98,14 @@ def test_all_faults_of_form_are_found_at_once() -> None:
             "hosts.east-1: nothing runs there; give it zookeeper, brokers or roles, or remove it",
         ),
         (change_host("east-2", brokers=[1]), "datacenters.east: two brokers have the id 1"),
+        (
+            added("datacenters", name="south"),
+            "datacenters.south: no host has a ZooKeeper server; set zookeeper = ID on one, three or five",
+        ),
+        (
+            added("datacenters", name="south"),
+            "datacenters.south: no host has brokers; set brokers = [ID] on one or more",
+        ),
         (change_host("east-2", zookeeper=1), "datacenters.east: two ZooKeeper servers have the id 1"),
         (
             change_host("hub-1", ports={"audit": 9102, "registry": 9092}),

@@ -6,7 +6,7 @@ import sys
 
 from deploy.figure3 import networks
 from deploy.figure3.errors import FigureError
-from deploy.figure3.lifecycle import bring_up, is_ready, pid_of, prepare, require_this_machine, take_down
+from deploy.figure3.lifecycle import bring_up, is_prepared, is_ready, pid_of, prepare, require_this_machine, take_down
 from deploy.figure3.measurement import measure
 from deploy.figure3.plan import ROOT, Plan
 
@@ -25,7 +25,7 @@ def main() -> int:
         if not networks.is_on(networks.USERS, os.getpid()):
             if given.command == "up":
                 prepare(plan)
-            elif networks.USERS not in networks.existing_hosts():
+            elif not is_prepared():
                 raise FigureError("the figure is down: run `python -m deploy.figure3 up`")
             _go_to_users()
         if given.command == "up":

@@ -38,6 +38,7 @@ POLL_S = 0.1
 PARTITIONS = 4
 HDFS_SETTINGS = {"dfs.namenode.datanode.registration.ip-hostname-check": "false"}
 """Addresses of the figure have no names."""
+RENDERED = FOLDER / "rendered" / "rendered-files"
 STAGES = range(1, 6)
 
 
@@ -65,6 +66,11 @@ def prepare(plan: Plan) -> None:
     run(sys.executable, "-m", "pipeline", "deploy", "render", str(COMPANY), str(FOLDER / "rendered"), "--prune")
     for datacenter in LIVE:
         (FOLDER / f"haproxy-{datacenter}.cfg").write_text(plan.balancer_settings(datacenter))
+
+
+def is_prepared() -> bool:
+    """True if `prepare` has done its work, so that the parts are known."""
+    return networks.USERS in networks.existing_hosts() and RENDERED.exists()
 
 
 def bring_up(plan: Plan, say: Callable[[str], None]) -> None:
@@ -165,7 +171,7 @@ def _create_topics(plan: Plan) -> None:
 
 def take_down(plan: Plan) -> None:
     """Stop all parts, the last stage first, then end whatever is left, and remove all files. Raises FigureError."""
-    parts = plan.parts if (FOLDER / "rendered" / "rendered-files").exists() else ()
+    parts = plan.parts if RENDERED.exists() else ()
     for stage in reversed(STAGES):
         _stop([part for part in parts if part.stage == stage])
     networks.remove()

@@ -1,7 +1,7 @@
 """Log of what strangers do to a server: a port scanner, or a load balancer's check, does not fill it.
 
-Invariant: an event of a host is logged at most once in INTERVAL_S, with the number of those that were left out since
-the last line; of all hosts together at most MAX_HOSTS lines in that time.
+Invariant: an event of a host is logged at most once in INTERVAL_S for each error, with the number of those that were
+left out since the last line; of all hosts together at most MAX_LINES in that time, and one more for each event.
 """
 
 from typing import Any, Final
@@ -11,25 +11,25 @@ import trio
 from pipeline.diagnostics import DiagnosticLogger
 
 INTERVAL_S: Final = 60.0
-MAX_HOSTS: Final = 50
+MAX_LINES: Final = 50
 _OTHERS: Final = "others"
 
 
 class RareLog:
-    """Warnings by event and host. The server's counts have all of them."""
+    """Warnings by event, host and error. The server's counts have all of them."""
 
     def __init__(self, logger: DiagnosticLogger) -> None:
         self._logger = logger
-        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+        self._logged: dict[tuple[str, ...], tuple[float, int]] = {}
         """Time of the last line, and number of those left out since."""
 
     def warning(self, event: str, host: str, **fields: Any) -> None:
         """Log an event that a host has caused, unless it was logged a short while ago."""
         now_s = trio.current_time()
-        key = event, host
-        if key not in self._logged and len(self._logged) >= MAX_HOSTS:
+        key: tuple[str, ...] = event, host, str(fields.get("error", ""))
+        if key not in self._logged and len(self._logged) >= MAX_LINES:
             self._forget_until(now_s - INTERVAL_S)
-            if len(self._logged) >= MAX_HOSTS:
+            if len(self._logged) >= MAX_LINES:
                 key = event, _OTHERS
         last_s, left_out = self._logged.get(key, (None, 0))
         if last_s is not None and now_s - last_s < INTERVAL_S:

@@ -9,11 +9,15 @@ from pipeline.cli.cluster.broker_description import troubles
 from pipeline.cli.main import app
 
 
+def log_dir(path: str, error: str | None = None, lack_of_room: str | None = None) -> dict[str, Any]:
+    return {"path": path, "error": error, "lack_of_room": lack_of_room}
+
+
 def described(*, error: str | None = None, dir_error: str | None = None) -> dict[str, Any]:
-    sound: dict[str, Any] = {"id": 1, "error": None, "log_dirs": [{"path": "/d", "error": None}]}
+    sound: dict[str, Any] = {"id": 1, "error": None, "log_dirs": [log_dir("/d")]}
     other: dict[str, Any] = {"id": 2, "error": error}
     if error is None:
-        other["log_dirs"] = [{"path": "/d", "error": None}, {"path": "/e", "error": dir_error}]
+        other["log_dirs"] = [log_dir("/d"), log_dir("/e", dir_error)]
     return {"brokers": [sound, other]}
 
 

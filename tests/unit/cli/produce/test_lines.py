@@ -65,9 +65,9 @@ def test_a_line_that_is_too_long_is_refused_after_the_lines_before_it(sizes: lis
 
 def test_a_long_line_takes_linear_time() -> None:
     def seconds(size: int) -> float:
-        started = time.perf_counter()
+        started = time.process_time()
         assert lines_of(b"x" * size, [1 << 16], max_bytes=size) == [b"x" * size]
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     seconds(1 << 20)
     assert seconds(64 << 20) < 100 * max(seconds(4 << 20), 0.01)  # as squares: 256 times and more

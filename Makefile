@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test package demo figure3 test test-long test-faults simulate check bench bench-audit bench-broker bench-clients bench-cluster bench-mirror bench-load bench-registry bench-security bench-paper constraints clean
+.PHONY: install install-test package demo figure3 test test-long test-faults simulate check bench bench-audit bench-broker bench-clients bench-cluster bench-mirror bench-load bench-registry bench-scale bench-capacity bench-security bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -70,6 +70,12 @@ bench-load: install install-test
 
 bench-registry: install install-test
 	.venv/bin/python -m bench registry $(bench_options)
+
+bench-scale: install install-test
+	.venv/bin/python -m bench scale $(bench_options)
+
+bench-capacity: install install-test
+	.venv/bin/python -m bench capacity $(bench_options)
 
 bench-security: install install-test
 	.venv/bin/python -m bench security $(bench_options)

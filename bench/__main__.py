@@ -21,6 +21,8 @@ BENCHMARKS = (
     "mirror",
     "load",
     "registry",
+    "scale",
+    "capacity",
     "security",
     "faults",
     "paper",

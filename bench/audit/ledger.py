@@ -79,7 +79,7 @@ def _small_reports(now_ms: int) -> Iterator[CountReport]:
     """Reports of producers that have one partition of five topics each."""
     for number in range(PRODUCERS):
         topics = [f"topic-{(5 * number + place) % TOPICS:04}" for place in range(5)]
-        yield _report("east", Tier.PRODUCER, "", number, topics, np.array([number % PARTITIONS]), now_ms)
+        yield report_of("east", Tier.PRODUCER, "", number, topics, np.array([number % PARTITIONS]), now_ms)
 
 
 def expected(topics: list[str], partitions: int = PARTITIONS) -> Expectations:
@@ -104,10 +104,10 @@ def reports(topics: list[str], now_ms: int, partitions: int = PARTITIONS) -> Ite
             mine = np.arange(process, partitions, BROKERS)
             for first in range(0, len(topics), TOPICS_OF_REPORT):
                 some = topics[first : first + TOPICS_OF_REPORT]
-                yield _report(cluster, tier, name, process, some, mine, now_ms)
+                yield report_of(cluster, tier, name, process, some, mine, now_ms)
 
 
-def _report(
+def report_of(
     cluster: str, tier: Tier, name: str, process: int, topics: list[str], partitions: np.ndarray, now_ms: int
 ) -> CountReport:
     size = len(topics) * len(partitions)

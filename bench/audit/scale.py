@@ -138,7 +138,7 @@ def _run_service(connection: Connection, topics: int, interval_s: int) -> None:
             spent["judging"] += time.process_time() - applied
             steps += is_last
     found: dict[str, float] = {part: seconds / (steps * interval_s) for part, seconds in spent.items()}
-    found |= {"cpu": sum(found.values()), "mb": _greatest_mb()}
+    found |= {"cpu": sum(found.values()), "mb": greatest_mb()}
     connection.send(found | _snapshot_times(ledger))
 
 
@@ -156,7 +156,7 @@ def _snapshot_times(ledger: Ledger) -> dict[str, float]:
     return {part: after - before for part, before, after in zip(SNAPSHOT_PARTS, times, times[1:], strict=False)}
 
 
-def _greatest_mb() -> float:
+def greatest_mb() -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 

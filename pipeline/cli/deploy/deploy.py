@@ -1,5 +1,6 @@
 """`pipeline deploy`: checks the description of a company, and writes the settings of every service from it."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,3 +73,65 @@ def _require_sound(path: Path) -> "Company":
             output.say(output.printable(fault))
         output.exit_with(f"{path} has {output.counted(len(faults), 'fault')}")
     return company
+
+
+@app.command()
+def capacity(
+    records_per_second: Annotated[
+        float, typer.Option(min=0.001, max=1e9, help="Records per second of one live datacenter, in its busiest hour.")
+    ],
+    record_bytes: Annotated[float, typer.Option(min=1, max=1e9, help="Mean size of a record, not compressed.")],
+    batch_records: Annotated[float, typer.Option(min=1, max=1e7, help="Mean number of records in a batch.")],
+    datacenters: Annotated[int, typer.Option(min=1, max=100, help="Number of live datacenters.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, max=100_000, help="Partitions of one live datacenter.")] = 100,
+    compression_ratio: Annotated[
+        float, typer.Option(min=0.1, max=1000, help="Size of records divided by size of batches. 1: not compressed.")
+    ] = 1.0,
+    replication_factor: Annotated[int, typer.Option(min=1, max=10, help="Replicas of a partition.")] = 3,
+    fan_out: Annotated[
+        float, typer.Option(min=0, max=1000, help="Consumer groups that read everything in a live datacenter.")
+    ] = 1.0,
+    hub_fan_out: Annotated[
+        float, typer.Option(min=0, max=1000, help="Groups and loads that read everything in the hub.")
+    ] = 1.0,
+    retention_hours: Annotated[float, typer.Option(min=0, max=1e6, help="Retention in live datacenters.")] = 168.0,
+    hub_retention_hours: Annotated[float, typer.Option(min=0, max=1e6, help="Retention in the hub.")] = 168.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Estimate cores, processes, memory, disk and network of brokers, mirror and audit.
+
+    Costs are those of the machine in docs/deploy/capacity.md; `make bench-capacity` measures yours.
+    """
+    from pipeline.deployment.capacity import MEASURED, CapacityNeed, capacity_of
+
+    need = CapacityNeed(
+        records_per_s=records_per_second,
+        record_bytes=record_bytes,
+        batch_records=batch_records,
+        compression_ratio=compression_ratio,
+        datacenters=datacenters,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        fan_out=fan_out,
+        hub_fan_out=hub_fan_out,
+        retention_hours=retention_hours,
+        hub_retention_hours=hub_retention_hours,
+    )
+    parts = capacity_of(need, MEASURED)
+    if as_json:
+        output.print_json([asdict(part) for part in parts])
+        return
+    rows = [
+        (
+            part.part,
+            f"{part.count} x",
+            f"{part.cores:.2f}",
+            str(part.processes),
+            f"{part.memory_bytes / 1e9:.2f}",
+            f"{part.disk_bytes / 1e9:,.0f}",
+            f"{part.received_bytes_per_s / 1e6:.1f}",
+            f"{part.sent_bytes_per_s / 1e6:.1f}",
+        )
+        for part in parts
+    ]
+    output.say(output.table(("PART", "", "CORES", "PROCESSES", "MEMORY GB", "DISK GB", "IN MB/S", "OUT MB/S"), rows))

@@ -149,3 +149,16 @@ def test_prometheus_scrapes_every_http_server(description: Any, tmp_path: Any) -
     assert "hub-2.example.com:9090" in targets
     assert {group["labels"]["job"] for group in groups} == {"broker", "mirror", "registry", "audit"}
     assert {group["labels"]["datacenter"] for group in groups} == {"east", "west", "hub"}
+
+
+def test_capacity_is_estimated_for_each_part() -> None:
+    load = ("--records-per-second", 10_000, "--record-bytes", 1_000, "--batch-records", 100, "--datacenters", 2)
+    code, lines = run("capacity", *load)
+    assert code == 0
+    assert [line.split("  ")[0] for line in lines] == ["PART", "live brokers", "hub brokers", "mirror", "audit"]
+    code, lines = run("capacity", *load, "--json")
+    live, hub, mirror, _ = json.loads("".join(lines))
+    assert (live["count"], hub["count"], live["processes"]) == (2, 1, 3)
+    assert (live["received_bytes_per_s"], mirror["received_bytes_per_s"]) == (30e6, 20e6)
+    code, _ = run("capacity", *load[:-1], 101)
+    assert code == 2

@@ -51,7 +51,8 @@ class RenderedHost:
         command = ["unshare", "--mount", "--kill-child", "--fork", "sh", "-c", MOUNTS, "sh", str(self._directory)]
         self._holder = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self._holder.stdout is not None
-        assert self._holder.stdout.readline() == b"mounted\n"
+        with self._holder.stdout as said:
+            assert said.readline() == b"mounted\n"
         (child,) = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
         self._enter = ["nsenter", f"--mount=/proc/{child}/ns/mnt", f"--wd={self._directory}"]
         return self

@@ -85,6 +85,17 @@ datacenter = "hub"
 root = "file:///var/lib/pipeline/lake"
 topics = "clicks"
 
+# Others on this machine may have the usual ports on all addresses.
+[ports]
+zookeeper = 17181
+zookeeper_follower = 17888
+zookeeper_election = 17889
+broker = 17092
+broker_http = 17080
+mirror = 17180
+registry = 17081
+audit = 17085
+
 [settings.broker]
 audit.interval.ms = 1000
 
@@ -187,7 +198,7 @@ def test_a_rendered_company_works(folder: Any, hosts: Any, authority: Any, tmp_p
     start(hosts, "registry", "mirror", "audit")
     wait_for(lambda: targets.ready("registry", "mirror", "audit"), "all services are ready", hosts)
 
-    bootstrap = {"east": "127.0.71.1:9092", "hub": "127.0.72.1:9092"}
+    bootstrap = {"east": "127.0.71.1:17092", "hub": "127.0.72.1:17092"}
     (registry,) = [url for url in targets.urls("registry") if "127.0.71.1" in url]
     (audit,) = targets.urls("audit")
     east.run("pipeline", "topic", "create", "clicks", "-b", bootstrap["east"])
@@ -206,7 +217,8 @@ def test_a_rendered_company_works(folder: Any, hosts: Any, authority: Any, tmp_p
     drop_in = (folder / "hub-3/etc/systemd/system/pipeline-load@lake.service.d/render.conf").read_text()
     (options,) = re.findall(r'^Environment="LOAD_OPTIONS=(.+)"$', drop_in, re.MULTILINE)
     command = ["pipeline", "load", "run", "--config", "/etc/pipeline/load-lake.toml", *options.split()]
-    assert f"{RECORDS} records" in hosts[-1].run(*command)
+    loaded = hosts[-1].run(*command)
+    assert re.search(rf"^clicks +1 +{RECORDS} +0 +0 ", loaded, re.MULTILINE), loaded
     ranks = json.loads(hub.run("pipeline", "broker", "list", "-b", bootstrap["hub"], "--json"))["brokers"]
     assert {row["id"]: row["rack"] for row in ranks} == {1: "a", 2: "a", 3: "b", 4: "c"}
 

@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 
 from deploy.figure3.errors import FigureError
-from pipeline.deployment.company import Company, ServiceRole, company_of
+from pipeline.deployment.company import Company, CompanyHost, ServiceRole, company_of
 from pipeline.deployment.services import bootstrap_of
 from tests.support.hdfs import ROLES, hdfs_jars, java_command
-from tests.support.jars import java, pyspark_jars
+from tests.support.jars import java
 from tests.support.spark_cluster import HOME as SPARK_HOME
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,6 @@ NUMBERS = {"front": 11, "balancer": 20, "reader": 30}
 """Last numbers of the addresses of hosts that are not in the description."""
 OWN_VAR_LIB = ["sh", "-c", 'mount --bind "$0" /var/lib && exec "$@"']
 """Gives a command a /var/lib of its own: each host has `/var/lib/pipeline`, as on machines of their own."""
-ZOOKEEPER_OPTIONS = ("-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=warn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +172,8 @@ class Plan:
                 service = f"{role}-{instance.rpartition('.')[0]}"
                 settings = FOLDER / "rendered" / host.name / "etc" / "pipeline" / service
                 if role == "zookeeper":
-                    yield self._zookeeper(host.name, service, f"{settings}.properties")
+                    number = service.rpartition("-")[2]
+                    yield self._zookeeper(host, service, "--config", f"{settings}.properties", "--id", number)
                 elif role == "load":
                     yield self._load(host.name, service, f"{settings}.toml")
                 else:
@@ -185,14 +185,14 @@ class Plan:
                         ready=urls[host.name, service],
                     )
 
-    def _zookeeper(self, host: str, service: str, settings: str) -> Part:
-        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+    def _zookeeper(self, host: CompanyHost, service: str, *options: str) -> Part:
         return Part(
-            host=host,
+            host=host.name,
             service=service,
             stage=1,
-            command=(java(), *ZOOKEEPER_OPTIONS, "-cp", f"{pyspark_jars()}/*", main, settings),
-            ready=f"{self.address(host)}:2181",
+            command=_python("pipeline", "zookeeper", "start", *options),
+            ready=f"{host.address}:{self.company.port(host, 'zookeeper')}",
+            environment={"ZK_SERVER_HEAP": "200", "SERVER_JVMFLAGS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
         )
 
     def _load(self, host: str, service: str, settings: str) -> Part:

@@ -28,6 +28,7 @@ from deploy.figure3.plan import (
     ROOT,
     Part,
     Plan,
+    system_haproxy,
 )
 from tests.support.hdfs import NAME_NODE, write_configuration
 
@@ -48,7 +49,7 @@ def require_this_machine() -> None:
         raise FigureError("the figure needs root and iproute2 (`ip`), for network namespaces")
     if ROOT.is_relative_to("/var/lib"):
         raise FigureError("each host of the figure has a /var/lib of its own: move the repository out of /var/lib")
-    if not (ROOT / ".cache" / "haproxy").is_dir() and shutil.which("haproxy") is None:
+    if not (ROOT / ".cache" / "haproxy").is_dir() and system_haproxy() is None:
         raise FigureError("haproxy is missing: run `make install-test`")
 
 

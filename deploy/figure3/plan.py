@@ -6,6 +6,8 @@ load.
 """
 
 import json
+import os
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -273,7 +275,7 @@ class Plan:
         program = ROOT / ".cache" / "haproxy" / "usr"
         libraries = {"LD_LIBRARY_PATH": ":".join(map(str, sorted((program / "lib").glob("*-linux-gnu"))))}
         is_unpacked = (program / "sbin" / "haproxy").exists()
-        haproxy = str(program / "sbin" / "haproxy") if is_unpacked else "haproxy"
+        haproxy = str(program / "sbin" / "haproxy") if is_unpacked else system_haproxy() or "haproxy"
         for datacenter, url in self.balancers.items():
             yield Part(
                 host=f"{datacenter}-balancer",
@@ -315,3 +317,8 @@ backend front_ends
 
 def _python(module: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", module, *arguments)
+
+
+def system_haproxy() -> str | None:
+    """Return the path of an installed HAProxy; a user's PATH need not have the folder of servers."""
+    return shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")

@@ -130,11 +130,12 @@ def base() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory.exists():
             unpacked = CACHE / "debootstrap"
-            program = shutil.which("debootstrap") or unpacked / "usr/sbin/debootstrap"
+            found = shutil.which("debootstrap", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+            program = found or unpacked / "usr/sbin/debootstrap"
             new = CACHE / "debian.new"
             shutil.rmtree(new, ignore_errors=True)
             environment = dict(os.environ)
-            if not shutil.which("debootstrap"):
+            if found is None:
                 environment["DEBOOTSTRAP_DIR"] = str(unpacked / "usr/share/debootstrap")
             command = [program, "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, new]
             subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)

@@ -5,6 +5,7 @@
 # From the system, or from Debian's packages, which are unpacked below .cache: nothing on the machine changes, no root.
 set -eu
 cd "$(dirname "$0")/../.."
+PATH=$PATH:/usr/sbin:/sbin # where Debian has servers; a user's PATH need not have it
 
 # fetch NAME PACKAGE...: unpacks the packages, and those that they depend on and the machine lacks, into .cache/NAME.
 fetch() {

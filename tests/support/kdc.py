@@ -93,7 +93,7 @@ def _wait_until_reached(process: "subprocess.Popen[bytes]", port: int, directory
 
 def _program(name: str) -> str:
     unpacked = UNPACKED / "usr/sbin" / name
-    found = str(unpacked) if unpacked.exists() else shutil.which(name)
+    found = str(unpacked) if unpacked.exists() else shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     if found is None:
         raise RuntimeError(f"{name} is missing: run tests/support/install.sh")
     return found

@@ -90,7 +90,9 @@ def producing(directory: Path) -> Iterator[None]:
     with log.open("w") as file:
         lines = subprocess.Popen(["sh", "-c", "while echo record; do sleep 0.05; done"], stdout=subprocess.PIPE)
         command = [sys.executable, "-m", "pipeline", "produce", "clicks", "--bootstrap", BOOTSTRAP]
-        producer = subprocess.Popen(command, stdin=lines.stdout, stdout=file, stderr=file)
+        assert lines.stdout is not None
+        with lines.stdout as read_by_producer:
+            producer = subprocess.Popen(command, stdin=read_by_producer, stdout=file, stderr=file)
         try:
             yield
             assert producer.poll() is None, log.read_text()

@@ -50,7 +50,7 @@ def test_every_root_that_brokers_write_is_secured() -> None:
         ({"zookeeper.set.acl": True}, "zookeeper.set.acl", "needs a user"),
         ({"zookeeper.auth.username": "b"}, "zookeeper.auth.password", "together"),
         ({"zookeeper.auth.password": "hidden-1"}, "zookeeper.auth.password", "together"),
-        ({**USER, "zookeeper.auth.username": "a:b"}, "zookeeper.auth.username", "pattern"),
+        ({**USER, "zookeeper.auth.username": "a:b"}, "zookeeper.auth.username", "regular expression"),
         ({**USER, "zookeeper.auth.scheme": "ip"}, "zookeeper.auth.scheme", "sasl"),
         ({"zookeeper.ssl.truststore.location": "/ca"}, "zookeeper.ssl.truststore.location", "client.enable"),
         ({"zookeeper.ssl.keystore.type": "JKS"}, "zookeeper.ssl.keystore.type", "PEM"),

@@ -306,10 +306,12 @@ async def test_a_full_disk_is_tried_again_and_a_failed_one_takes_its_partition_o
     leader, files = Leader(), FaultyFiles(DiskFiles(), random.Random(1))
     full, fine = replica(tmp_path, 0, files), replica(tmp_path, 1)
     files.capacity_bytes = files.used_bytes + 30
+    refused: list[DiskFullError] = []
+    full.log.on_full = refused.append
     leader.append(0, b"a")
     leader.append(1, b"b")
     async with fetching(leader, full, fine, max_wait_ms=20) as fetchers:
-        await until(lambda: full.problem is not None and fine.log.log_end_offset == 1)
+        await until(lambda: bool(refused) and fine.log.log_end_offset == 1)
         files.capacity_bytes = None
         await until(lambda: full.log.log_end_offset == 1)
         abandon(full.log, "the disk failed")

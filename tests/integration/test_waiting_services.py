@@ -130,6 +130,7 @@ def test_mirror_and_audit_wait_for_clusters(tmp_path: Path, noun: str, settings:
         service.stop()
 
 
+@pytest.mark.long
 def test_a_change_that_waits_for_zookeeper_says_so(tmp_path: Path) -> None:
     port = free_port()
     with (

@@ -84,6 +84,7 @@ def test_a_wheel_has_every_file_of_the_package(wheel: Path) -> None:
     assert "pipeline/mirror/page/static/index.html" in packed
 
 
+@pytest.mark.long
 def test_a_wheel_in_an_environment_of_its_own_runs_a_cluster(wheel: Path, tmp_path: Path) -> None:
     programs = environment(tmp_path / "environment")
     pip(programs, "--no-deps", wheel)

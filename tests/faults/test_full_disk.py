@@ -47,6 +47,7 @@ def wait_for(condition: Callable[[], Any]) -> Any:
     return found
 
 
+@pytest.mark.long
 def test_a_full_disk_is_seen_everywhere_until_there_is_room(disk: Path, tmp_path: Path) -> None:
     ballast = disk / "ballast"
     with LocalCluster(directory=tmp_path) as cluster:

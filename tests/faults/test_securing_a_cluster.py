@@ -119,10 +119,8 @@ def refusal(settings: dict[str, Any]) -> KafkaError | None:
     return errors[0] if errors else outcomes[0]
 
 
-@pytest.mark.parametrize(
-    "as_processes",
-    [pytest.param(False, id="in this process"), pytest.param(True, id="processes", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("as_processes", [False, True], ids=["in this process", "processes"])
 async def test_an_open_cluster_is_secured_without_downtime(tmp_path: Path, as_processes: bool) -> None:
     async with restartable_brokers(tmp_path, as_processes=as_processes) as brokers:
         site = Site(tmp_path, brokers)

@@ -52,9 +52,8 @@ async def start_interrupted(brokers: Brokers, zookeeper: MemoryZooKeeper, number
     return is_interrupted
 
 
-@pytest.mark.parametrize(
-    "is_killed", [pytest.param(True, id="killed"), pytest.param(False, marks=pytest.mark.long, id="session lost")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "session lost"])
 async def test_a_broker_interrupted_at_any_request_of_its_joining_joins_again(
     tmp_path: Path, *, is_killed: bool
 ) -> None:

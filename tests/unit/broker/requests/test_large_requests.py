@@ -166,6 +166,7 @@ async def test_no_request_holds_the_event_loop_for_long(start: Start, message: M
     assert steps.longest_s < MAX_STEP_S
 
 
+@pytest.mark.long
 async def test_no_request_of_any_kind_holds_the_event_loop_for_long(start: Start) -> None:
     steps, longest_s = Steps(), {}
     steps.ignore()

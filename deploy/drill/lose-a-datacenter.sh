@@ -15,7 +15,7 @@
 #   --behind          offsets by which a copy may lag while producers write (default 1000); at the return it is 0
 #
 # PIPELINE names the program (default: pipeline). Exit code 0: the topic is back, and equal at both sides.
-# 1: a step failed; the message says which, and docs/mirror/failover.md what to do then.
+# 1: a step failed, or records are in --directory alone; the message says which, and docs/mirror/failover.md what to do then.
 set -eu
 
 fail() { echo "drill: $1" >&2; exit "${2:-1}"; }
@@ -124,3 +124,6 @@ $pipeline mirror reverse --bootstrap "$source" --source-bootstrap "hub=$hub" --h
 until_done "the mirror copies $topic from $name" $pipeline mirror status --mirror "$mirror" --topic "$topic"
 until_done "the hub has the records of $name" is_equal "$mirror_config" "$behind"
 step "$topic is back at $name, and its replica in the hub is equal"
+# Without --pause, or if it left a producer out: these records were acknowledged, and are in no topic any more.
+[ -z "$(find "$directory/only-hub" -name '*.log')" ] ||
+    fail "somebody wrote to the hub after the promotion at $name: these records are in $directory/only-hub alone"

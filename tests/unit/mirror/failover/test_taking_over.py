@@ -47,13 +47,18 @@ async def until_east_follows(site: Site, *values: bytes) -> None:
         await until_copied(site.east, OTHER, b"other")
 
 
-async def test_a_topic_goes_there_and_back_twice(site: Site, tmp_path: Path) -> None:
+async def copy_to_hub(site: Site) -> None:
+    """Make the topic at east, with a record in each partition, and its replica in the hub."""
     await make(site.east, partitions=2)
     await publish(site.east, b"0")
     await publish(site.east, b"other", partition=1)
     async with site.mirroring():
         await until_copied(site.hub, OTHER, b"other")
         await until_copied(site.hub, CLICKS, b"0")
+
+
+async def test_a_topic_goes_there_and_back_twice(site: Site, tmp_path: Path) -> None:
+    await copy_to_hub(site)
     values = [b"0"]
     for trip in range(2):
         await promote(site.hub)
@@ -75,12 +80,7 @@ async def test_a_topic_goes_there_and_back_twice(site: Site, tmp_path: Path) -> 
 
 async def returned(site: Site, tmp_path: Path) -> None:
     """The topic was reversed, and is promoted at east; the hub's topic is not touched yet."""
-    await make(site.east, partitions=2)
-    await publish(site.east, b"0")
-    await publish(site.east, b"other", partition=1)
-    async with site.mirroring():
-        await until_copied(site.hub, OTHER, b"other")
-        await until_copied(site.hub, CLICKS, b"0")
+    await copy_to_hub(site)
     await promote(site.hub)
     await reverse(site.hub, site.east, "east", "hub", tmp_path / "there")
     await until_east_follows(site, b"0")

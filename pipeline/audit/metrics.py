@@ -31,6 +31,7 @@ class AuditMetrics(MetricSource):
         self._replica_cluster = replica_cluster
         self._clock = clock
         self._figures = Figures()
+        self._figures_of = 0
         self._latencies: dict[LatencyPlace, float] = {}
         self._topics_without_latency = 0
 
@@ -45,7 +46,8 @@ class AuditMetrics(MetricSource):
             await trio.sleep(INTERVAL_S)
 
     def _renew(self, judged: Judged, *, with_latencies: bool) -> None:
-        self._figures = figures_of(judged.judgement)
+        if self._figures_of != judged.number:
+            self._figures, self._figures_of = figures_of(judged.judgement), judged.number
         if with_latencies:
             self._latencies, self._topics_without_latency = latencies_of(
                 self._collector.ledger.latencies, self._replica_cluster

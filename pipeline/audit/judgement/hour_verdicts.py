@@ -5,14 +5,15 @@ arrays, grouped by what their verdicts rest on. What they may still lack concern
 not read, metadata): that is in the stamp of the way, which is renewed without the rows of the hour.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.audit.judgement.comparison import code_of
+from pipeline.audit.judgement.comparison import STATUSES, code_of
 from pipeline.audit.judgement.verdicts import Finding, Stage, Status, Witness
 from pipeline.audit.ledger.keys import Int64s
 
@@ -158,6 +159,24 @@ class HourVerdicts:
         for topic, verdict in self.others.items():
             found.setdefault(verdict.status, []).append(topic)
         return found
+
+    def numbers_by_status(self) -> Counter[Status]:
+        """Return the number of topics of each status."""
+        numbers = Counter(verdict.status for verdict in self.others.values())
+        if self.plain:
+            topics = np.concatenate([each.topics for each in self.plain])
+            statuses = [code_of(self.stamps[each.key].status) for each in self.plain]
+            codes = np.repeat(statuses, [len(each.topics) for each in self.plain])
+            order = np.lexsort((codes, topics))
+            is_worst = np.diff(topics[order], append=-1) != 0  # the last one of its topic
+            for code, number in enumerate(np.bincount(codes[order][is_worst]).tolist()):
+                if number:
+                    numbers[STATUSES[code]] += number
+        return numbers
+
+    def others_of(self, statuses: Set[Status]) -> list[int]:
+        """Return the topics of these statuses that are not plain. What differs never is."""
+        return [topic for topic, verdict in self.others.items() if verdict.status in statuses]
 
     def unread(self) -> Iterator[PlainTopics]:
         """Yield the plain topics that must be judged again once their audit topics have been read."""

@@ -1,6 +1,6 @@
 """The judge of the audit: keeps verdicts, and judges again what changed. Pure."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -24,6 +24,8 @@ from pipeline.audit.ledger.ledger import Ledger
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS, Counts
 
+DIFFERING = frozenset({Status.CHANGED, Status.EXTRA, Status.MISSING})
+"""Statuses of differences that nothing explains."""
 LETTERS: Mapping[Status, str] = {
     Status.EXACT: "e",
     Status.RECOMPRESSED: "r",
@@ -299,6 +301,22 @@ class Judgement:
             for topic, status in self._verdicts[hour_ms].statuses().items():
                 grid.setdefault(names[topic], {})[hour_ms] = LETTERS[status]
         return dict(sorted(grid.items()))
+
+    def numbers_by_status(self) -> Mapping[Status, int]:
+        """Return the number of hours of all topics of each status."""
+        return sum((verdicts.numbers_by_status() for verdicts in self._verdicts.values()), Counter[Status]())
+
+    def differing_hours(self) -> dict[str, list[int]]:
+        """Return the hours, sorted by time, whose records are missing, doubled or changed and nothing explains it.
+
+        By topic, sorted by name; topics without such hours are left out.
+        """
+        found: dict[str, list[int]] = {}
+        names = self._ledger.topics.names
+        for hour_ms in sorted(self._verdicts):
+            for topic in self._verdicts[hour_ms].others_of(DIFFERING):
+                found.setdefault(names[topic], []).append(hour_ms)
+        return dict(sorted(found.items()))
 
     def topics_by_status(
         self, from_ms: int | None = None, to_ms: int | None = None

@@ -6,19 +6,16 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from pipeline.audit.counting.latency import quantiles_ms
-from pipeline.audit.judgement.judge import Judgement
+from pipeline.audit.judgement.judge import DIFFERING, Judgement
 from pipeline.audit.judgement.verdicts import Status, Watermark
 from pipeline.audit.ledger.latencies import CountedLatencies, LatencySeries
 from pipeline.audit.reports.details import SHARES, latency_stage
-from pipeline.audit.reports.letters import LETTERS
 
 MAX_TOPICS: Final = 1_000
 """Topics in one metric, by name; of differences, the topics that have any."""
 MAX_HOURS: Final = 100
 """Hours of a topic whose differences are counted, the newest."""
 MAX_LATENCY_TOPICS: Final = 250
-DIFFERING: Final = frozenset({Status.CHANGED, Status.EXTRA, Status.MISSING})
-"""Statuses of differences that nothing explains."""
 
 
 class DifferencePlace(NamedTuple):
@@ -51,14 +48,8 @@ class Figures:
 
 def figures_of(judgement: Judgement) -> Figures:
     """Return the figures of a judgement."""
-    counts: Counter[str] = Counter()
-    places: dict[str, list[int]] = {}
-    letters_of_differences = {LETTERS[status] for status in DIFFERING}
-    for topic, hours in judgement.status_grid().items():
-        letters = Counter(hours.values())
-        counts.update(letters)
-        if letters.keys() & letters_of_differences:
-            places[topic] = [hour_ms for hour_ms, letter in hours.items() if letter in letters_of_differences]
+    numbers = judgement.numbers_by_status()
+    places = judgement.differing_hours()
     chosen = [(topic, hour_ms) for topic in list(places)[:MAX_TOPICS] for hour_ms in places[topic][-MAX_HOURS:]]
     differences: Counter[DifferencePlace] = Counter()
     for hour in judgement.hours_at(chosen):
@@ -68,7 +59,7 @@ def figures_of(judgement: Judgement) -> Figures:
                 differences[place] += 1
     marks = judgement.watermarks()
     return Figures(
-        hours={status: counts[letter] for status, letter in LETTERS.items()},
+        hours={status: numbers.get(status, 0) for status in Status},
         differences=differences,
         complete_ms={mark.topic: _complete_ms(mark) for mark in _least_complete(marks)},
         left_out={

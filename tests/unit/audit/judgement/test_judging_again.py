@@ -1,5 +1,6 @@
 """Judging again: a judge that has judged before comes to the verdicts of a new one, whatever changes."""
 
+from collections import Counter as NumbersByStatus
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -10,7 +11,7 @@ from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.audit.judgement import ways
 from pipeline.audit.judgement.findings import MAX_WAITING
-from pipeline.audit.judgement.judge import Judge
+from pipeline.audit.judgement.judge import DIFFERING, Judge, Judgement
 from pipeline.audit.judgement.missing_words import name_of_clock
 from pipeline.audit.judgement.verdicts import EventLoss, Expectations, OffsetSpan, Route, Status, Witness
 from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
@@ -96,6 +97,14 @@ def filled(random: Random) -> Ledger:
     return ledger
 
 
+def assert_counted(judgement: Judgement) -> None:
+    """Numbers and differing hours are those of the hours."""
+    hours = judgement.hours()
+    assert judgement.numbers_by_status() == NumbersByStatus(hour.status for hour in hours)
+    differing = {(hour.topic, hour.hour_ms) for hour in hours if hour.status in DIFFERING}
+    assert {(topic, hour) for topic, hours in judgement.differing_hours().items() for hour in hours} == differing
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_judge_that_has_judged_before_comes_to_the_verdicts_of_a_new_one(seed: int) -> None:
     random = Random(seed)
@@ -112,6 +121,7 @@ def test_a_judge_that_has_judged_before_comes_to_the_verdicts_of_a_new_one(seed:
         again = judge.judge(expected, now_ms)
         new = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS).judge(expected, now_ms)
         assert again.hours() == new.hours(), name
+        assert_counted(again)
         assert again.watermarks() == new.watermarks(), name
         assert again.status_grid() == new.status_grid(), name
         ledger.shelve()
@@ -313,4 +323,5 @@ def test_words_that_are_given_and_taken_back_lead_to_the_verdicts_of_a_new_judge
         again = judge.judge(expected, now_ms)
         new = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS).judge(expected, now_ms)
         assert again.hours() == new.hours()
+        assert_counted(again)
         assert again.watermarks() == new.watermarks()

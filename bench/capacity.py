@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from statistics import fmean
 
 import trio
 
@@ -40,6 +41,8 @@ CHECKED = ((24 << 10, 200), (160 << 10, 120))
 SECONDS = 10
 """Length of a run."""
 KINDS = ("alone", "read", "replicated", "mirrored")
+ROUNDS = 3
+"""Runs of each kind, whose mean counts: CPU times of the same work differ by a third on a shared machine."""
 SETTLED_S = 1.0
 IDLE_S = 5.0
 DEADLINE_S = 240.0
@@ -110,7 +113,7 @@ class _Site:
 
 def measure(options: Options, show: Show) -> list[Row]:
     """The costs, and how well they predict runs of another kind."""
-    rounds = options.rounds_or(1)
+    rounds = options.rounds_or(ROUNDS)
     fitted = [_workload(options, *size, kind) for size in SIZES for kind in KINDS]
     checked = [replace(_workload(options, *size, "mirrored"), is_read=True) for size in CHECKED]
     with tempfile.TemporaryDirectory(prefix="pipeline-bench-") as name, ExitStack() as stack:
@@ -126,9 +129,16 @@ def measure(options: Options, show: Show) -> list[Row]:
         workloads = [*fitted, *checked] * rounds
         Random(1).shuffle(workloads)  # a machine that is slower for a while slows runs of both kinds
         costs = trio.run(_run_all, site, workloads, show)
-    return _rows(
-        [each for each in costs if each.workload in fitted], [each for each in costs if each.workload in checked]
-    )
+    return _rows(_means_of(fitted, costs), _means_of(checked, costs))
+
+
+def _means_of(workloads: Sequence[_Workload], costs: Sequence[_Cost]) -> list[_Cost]:
+    """Return the mean cost of each workload over all of its runs."""
+    means = []
+    for workload in workloads:
+        runs = [each for each in costs if each.workload == workload]
+        means.append(_Cost(workload=workload, **{role: fmean(getattr(run, role) for run in runs) for role in TERMS}))
+    return means
 
 
 def publish(rows: list[Row], options: Options) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pipeline.processes import free_port
 from tests.support.cluster.client import Asked
 from tests.support.cluster.faults import running_client
-from tests.support.cluster.observation import OFFSETS_TOPIC, Observer
+from tests.support.cluster.observation import OFFSETS_TOPIC, Observer, wait_until
 from tests.support.cluster.systems import PROGRAM, ClusterProcesses, local_places, our_cluster, with_warnings
 
 SETTINGS = {
@@ -102,6 +102,7 @@ def test_a_broker_is_replaced_while_clients_run(tmp_path: Path, *, is_elsewhere:
             settings, address = tmp_path / "2.toml", f"{node.host}:{node.port}"
             node.port = free_port()
             settings.write_text(settings.read_text().replace(address, f"{node.host}:{node.port}"))
+        wait_until("the session of the killed broker ends", lambda: 2 not in replicas_held(cluster))
         node.launch()
         node.wait_for_port()
         observer.wait_until_in_sync([*TOPICS, OFFSETS_TOPIC])

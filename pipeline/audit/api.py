@@ -130,7 +130,7 @@ class AuditApi:
         question = GridQuestion.read(query_values(request), self._clock())
 
         def make(judged: Judged) -> Document:
-            grid = judged.judgement.status_grid()
+            grid = judged.judgement.letters_by_topic()
             return status_document(grid, judged.judgement.watermarks(), self._knowledge(judged), question)
 
         return make
@@ -139,15 +139,14 @@ class AuditApi:
         topics = HoursQuestion.read(query_values(request)).topics
 
         def make(judged: Judged) -> Document:
-            grid = judged.judgement.status_grid()
-            chosen = {topic: hours for topic, hours in grid.items() if not topics or topic in topics}
-            letters = {letter for hours in chosen.values() for letter in hours.values()}
+            grid = judged.judgement.letters_by_topic()
+            chosen = {topic: set(hours.values()) for topic, hours in grid if not topics or topic in topics}
             told = hours_with_findings(judged.judgement, topics or None, MAX_FLOW_HOURS)
             return flow_document(
                 self._collector.ledger,
                 topics,
                 told,
-                {STATUS_OF[letter] for letter in letters},
+                {STATUS_OF[letter] for letters in chosen.values() for letter in letters},
                 [mark for mark in judged.judgement.watermarks() if mark.topic in chosen],
                 self._knowledge(judged, topics),
                 live_clusters=self._live_clusters,

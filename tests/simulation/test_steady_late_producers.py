@@ -101,7 +101,7 @@ class LateWay:
     def watched(self, judgement: Judgement) -> dict[int, str]:
         """Return the letters that `pipeline audit watch` has of each hour."""
         question = GridQuestion.read({}, self.way.now_ms)
-        document = status_document(judgement.status_grid(), judgement.watermarks(), self.knowledge(), question)
+        document = status_document(judgement.letters_by_topic(), judgement.watermarks(), self.knowledge(), question)
         document["judged_ms"] = self.way.now_ms
         if document["topics"]:
             assert document["topics"][0]["waits_for"] in status_table(document, self.way.now_ms)

@@ -28,7 +28,8 @@ from pipeline.net.heap import return_free_memory
 from pipeline.net.nurseries import unwrapped_errors
 
 MAX_AGE_S: Final = 1.0
-AGE_FACTOR: Final = 9.0
+AGE_FACTOR: Final = 19.0
+"""So judgements take a twentieth of a core at most, until they take longer than 1.6 s."""
 GREATEST_AGE_S: Final = 30.0
 REFRESH_S: Final = 1.0
 """Pause between two readings of the expectations. The reader decides which clusters it asks."""

@@ -140,39 +140,32 @@ class HourVerdicts:
         """Return the topics that have a verdict."""
         return self.others.keys() | {topic for each in self.plain for topic in each.topics.tolist()}
 
-    def statuses(self) -> dict[int, Status]:
-        """Return the status of each topic."""
-        found: dict[int, Status] = {}
-        for each in sorted(self.plain, key=lambda plain: code_of(self.stamps[plain.key].status)):  # the worst one holds
-            found |= dict.fromkeys(each.topics.tolist(), self.stamps[each.key].status)
-        return found | {topic: verdict.status for topic, verdict in self.others.items()}
+    def worst_codes(self) -> tuple[Int64s, NDArray[np.int8]]:
+        """Return the topics, each once, and the codes of their statuses: the worst one of all ways."""
+        numbers = [each.topics for each in self.plain]
+        codes = [np.full(len(each.topics), code_of(self.stamps[each.key].status), np.int8) for each in self.plain]
+        numbers.append(np.fromiter(self.others, np.int64, len(self.others)))
+        others = (code_of(verdict.status) for verdict in self.others.values())
+        codes.append(np.fromiter(others, np.int8, len(self.others)))
+        topics, status = np.concatenate(numbers), np.concatenate(codes)
+        if len({each.way for each in self.plain}) <= 1:  # no topic is in several groups
+            return topics, status
+        order = np.lexsort((status, topics))
+        last = order[np.diff(topics[order], append=-1) != 0]
+        return topics[last], status[last]
 
     def by_status(self) -> dict[Status, list[int]]:
         """Return the topics of each status."""
         found: dict[Status, list[int]] = {}
-        if len({each.way for each in self.plain}) > 1:  # a topic may be in several groups
-            for topic, status in self.statuses().items():
-                found.setdefault(status, []).append(topic)
-            return found
-        for each in self.plain:
-            found.setdefault(self.stamps[each.key].status, []).extend(each.topics.tolist())
-        for topic, verdict in self.others.items():
-            found.setdefault(verdict.status, []).append(topic)
+        topics, codes = self.worst_codes()
+        for topic, code in zip(topics.tolist(), codes.tolist(), strict=True):
+            found.setdefault(STATUSES[code], []).append(topic)
         return found
 
     def numbers_by_status(self) -> Counter[Status]:
         """Return the number of topics of each status."""
-        numbers = Counter(verdict.status for verdict in self.others.values())
-        if self.plain:
-            topics = np.concatenate([each.topics for each in self.plain])
-            statuses = [code_of(self.stamps[each.key].status) for each in self.plain]
-            codes = np.repeat(statuses, [len(each.topics) for each in self.plain])
-            order = np.lexsort((codes, topics))
-            is_worst = np.diff(topics[order], append=-1) != 0  # the last one of its topic
-            for code, number in enumerate(np.bincount(codes[order][is_worst]).tolist()):
-                if number:
-                    numbers[STATUSES[code]] += number
-        return numbers
+        numbers = np.bincount(self.worst_codes()[1], minlength=len(STATUSES)).tolist()
+        return Counter({status: number for status, number in zip(STATUSES, numbers, strict=True) if number})
 
     def others_of(self, statuses: Set[Status]) -> list[int]:
         """Return the topics of these statuses that are not plain. What differs never is."""

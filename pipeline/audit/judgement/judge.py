@@ -1,7 +1,7 @@
 """The judge of the audit: keeps verdicts, and judges again what changed. Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -38,6 +38,7 @@ LETTERS: Mapping[Status, str] = {
     Status.MISSING: "-",
 }
 """Letter of each status in a grid of topics and hours."""
+_LETTER_OF_CODE = [LETTERS[status] for status in STATUSES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,14 +294,26 @@ class Judgement:
         """Return the watermark of each topic, sorted by topic."""
         return list(self._watermarks)
 
-    def status_grid(self, from_ms: int | None = None, to_ms: int | None = None) -> dict[str, dict[int, str]]:
-        """Return the letter of each hour, by topic."""
-        grid: dict[str, dict[int, str]] = {}
+    def letters_by_topic(self) -> Iterator[tuple[str, dict[int, str]]]:
+        """Yield each topic, sorted by name, with the letter of each of its hours.
+
+        One at a time: dictionaries of all topics would take as much memory as the verdicts.
+        """
+        hours = sorted(hour_ms for hour_ms, verdicts in self._verdicts.items() if verdicts)
+        found = [self._verdicts[hour_ms].worst_codes() for hour_ms in hours]
+        if not found:
+            return
+        topics = np.concatenate([of_hour for of_hour, _ in found])
+        codes = np.concatenate([codes for _, codes in found])
+        times = np.repeat(hours, [len(of_hour) for of_hour, _ in found])
+        order = np.argsort(topics, kind="stable")
+        numbers, starts = np.unique(topics[order], return_index=True)
         names = self._ledger.topics.names
-        for hour_ms in self._between(from_ms, to_ms):
-            for topic, status in self._verdicts[hour_ms].statuses().items():
-                grid.setdefault(names[topic], {})[hour_ms] = LETTERS[status]
-        return dict(sorted(grid.items()))
+        places = dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
+        for topic in sorted(places, key=names.__getitem__):
+            chosen = places[topic]
+            letters = map(_LETTER_OF_CODE.__getitem__, codes[chosen].tolist())
+            yield names[topic], dict(zip(times[chosen].tolist(), letters, strict=True))
 
     def numbers_by_status(self) -> Mapping[Status, int]:
         """Return the number of hours of all topics of each status."""

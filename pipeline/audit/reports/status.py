@@ -16,8 +16,8 @@ MAX_HOURS: Final = 31 * 24
 DEFAULT_HOURS: Final = 30 * 24
 MAX_TOPICS: Final = 10_000
 
-Grid = Mapping[str, Mapping[int, str]]
-"""Letter of each hour that has counts, by topic and start."""
+Grid = Iterable[tuple[str, Mapping[int, str]]]
+"""Topics, each with the letter of each hour that has counts, by its start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,9 @@ def status_document(
     text = asked.text.lower()
     times = range(asked.from_ms, asked.to_ms, HOUR_MS)
     chosen = 0
-    for topic, hours in grid.items():
+    starts: list[int] = []
+    for topic, hours in grid:
+        starts += (min(hours), max(hours))
         if text not in topic.lower():
             continue
         letters = "".join([hours.get(time_ms, NOTHING_COUNTED) for time_ms in times])
@@ -74,7 +76,6 @@ def status_document(
     del counts[NOTHING_COUNTED]
     statuses = {STATUS_OF[letter] for letter in counts}
     verdict = verdict_on(statuses, is_complete=knowledge.is_complete)
-    starts = [time_ms for hours in grid.values() for time_ms in (min(hours), max(hours))]
     return {
         "verdict": verdict,
         "exact": verdict == "exact",

@@ -96,7 +96,7 @@ def make_all(ledger: Ledger, judge: Judge, now_ms: int) -> None:
     hours, marks = judgement.hours(), judgement.watermarks()
     told = hours_with_findings(judgement, None, 100)
     documents: list[Any] = [hour_document(hour) for hour in hours]
-    documents.append(status_document(judgement.status_grid(), marks, knowledge, GridQuestion.read({}, now_ms)))
+    documents.append(status_document(judgement.letters_by_topic(), marks, knowledge, GridQuestion.read({}, now_ms)))
     documents.append(
         flow_document(ledger, (), told, set(), marks, knowledge, live_clusters=["east"], replica_cluster="hub")
     )

@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pipeline.deployment.company import Company, CompanyMirror, ServiceRole
-from pipeline.deployment.files import FOLDERS_BESIDE_HOSTS
+from pipeline.deployment.files import NAMES_BESIDE_HOSTS
+from pipeline.deployment.inventory import inventory_group
 from pipeline.deployment.services import CompanyService, bound_address, brings_schemas, services_of
 
 DEFAULT_REPLICAS = ("default.replication.factor", "offsets.topic.replication.factor")
@@ -47,6 +48,14 @@ def _twice(values: Iterable[str]) -> Iterator[str]:
     return (value for value, count in Counter(values).items() if count > 1)
 
 
+def _alike(names: Iterable[str], key: Callable[[str], str]) -> Iterator[str]:
+    """Find names that are not the same, and that become the same by `key` and in small letters."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for name in names:
+        found[key(name).lower()].add(name)
+    return (" and ".join(sorted(alike)) for alike in found.values() if len(alike) > 1)
+
+
 def _names(company: Company) -> Iterator[str]:
     for name in _twice(each.name for each in company.datacenters):
         yield f"datacenters: the name {name} is given twice; give each datacenter its own"
@@ -57,8 +66,12 @@ def _names(company: Company) -> Iterator[str]:
     for name in _twice(mirror.destination for mirror in company.mirrors):
         yield f"mirrors: two have the destination {name}; make them one table"
     for host in company.hosts:
-        if host.name in FOLDERS_BESIDE_HOSTS:
-            yield f"hosts.{host.name}: this is the name of a folder beside those of hosts; choose another name"
+        if host.name.lower() in NAMES_BESIDE_HOSTS:
+            yield f"hosts.{host.name}: this is a name of a file or folder beside those of hosts; choose another name"
+    for names in _alike((each.name for each in company.datacenters), inventory_group):
+        yield f"datacenters: {names} would be one group of hosts for Ansible; change a letter or digit of one"
+    for names in _alike((host.name for host in company.hosts), str):
+        yield f"hosts: {names} differ in capital letters alone; change another letter of one"
 
 
 def _references(company: Company) -> Iterator[str]:

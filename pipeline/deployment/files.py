@@ -11,7 +11,11 @@ from pipeline.deployment.protection import ADMIN_USER, client_protection, login_
 from pipeline.deployment.services import DATA, CompanyService, audited_datacenters, services_of
 from pipeline.settings import settings_text
 
-FOLDERS_BESIDE_HOSTS = frozenset({"acls", "ansible", "prometheus"})
+LIST_NAME = "rendered-files"
+"""File that names all files of a render."""
+UNFINISHED_NAME = "unfinished-render"
+"""File that is there while a render changes others, and after one that did not come to its end."""
+NAMES_BESIDE_HOSTS = frozenset({"acls", "ansible", "prometheus", LIST_NAME, UNFINISHED_NAME})
 SETTINGS_FOLDER = "etc/pipeline"
 UNITS_FOLDER = "etc/systemd/system"
 ZOOKEEPER_USERS = "/etc/pipeline/secrets/zookeeper.jaas"

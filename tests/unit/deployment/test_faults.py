@@ -78,7 +78,20 @@ def test_all_faults_of_form_are_found_at_once() -> None:
         ),
         (
             change_host("east-1", name="ansible"),
-            "hosts.ansible: this is the name of a folder beside those of hosts; choose another name",
+            "hosts.ansible: this is a name of a file or folder beside those of hosts; choose another name",
+        ),
+        (
+            change_host("east-1", name="rendered-files"),
+            "hosts.rendered-files: this is a name of a file or folder beside those of hosts; choose another name",
+        ),
+        (
+            change_host("east-1", name="West-1"),
+            "hosts: West-1 and west-1 differ in capital letters alone; change another letter of one",
+        ),
+        (
+            lambda d: d["datacenters"].extend([{"name": "us-1"}, {"name": "us.1"}, {"name": "US_1"}]),
+            "datacenters: US_1 and us-1 and us.1 would be one group of hosts for Ansible; change a letter or digit of "
+            "one",
         ),
         (
             change_host("east-1", datacenter="eats"),

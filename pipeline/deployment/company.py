@@ -1,5 +1,6 @@
 """Declares the description of a company: datacenters, hosts, mirrors, loads, and what protects their services. Pure."""
 
+import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cached_property
@@ -159,6 +160,30 @@ class CompanyMirror(SettingsModel):
     mirrored only if one of them is its name."""
     exclude: tuple[str, ...] = Field((), alias="topics_exclude")
     """Regular expressions. A topic is not mirrored if one of them matches its whole name."""
+
+    def copies(self, topic: str) -> bool:
+        """Return True if the mirror copies a topic. Patterns that are no regular expressions match nothing."""
+        matching = [pattern for pattern in self.topics if _matches(pattern, topic)]
+        if topic.startswith("_"):
+            matching = [pattern for pattern in matching if pattern.replace("\\", "") == topic]
+        return bool(matching) and not any(_matches(pattern, topic) for pattern in self.exclude)
+
+    @property
+    def is_of_internal_topics(self) -> bool:
+        """True if the mirror copies internal topics alone."""
+        return all(names_one_topic(pattern) and pattern.startswith("_") for pattern in self.topics)
+
+
+def names_one_topic(pattern: str) -> bool:
+    """Return True if a pattern is the name of a topic."""
+    return re.fullmatch(r"(?:[A-Za-z0-9_-]|\\[.-])+", pattern) is not None
+
+
+def _matches(pattern: str, topic: str) -> bool:
+    try:
+        return re.fullmatch(pattern, topic) is not None
+    except re.error:
+        return False
 
 
 class CompanyLoad(SettingsModel):

@@ -5,16 +5,16 @@ All faults are found at once. Each is a sentence that names the part, and says w
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from pipeline.deployment.company import Company, CompanyMirror, ServiceRole
+from pipeline.deployment.company import Company, CompanyMirror, ServiceRole, names_one_topic
 from pipeline.deployment.files import NAMES_BESIDE_HOSTS
 from pipeline.deployment.inventory import inventory_group
 from pipeline.deployment.services import CompanyService, bound_address, brings_schemas, services_of
 
 DEFAULT_REPLICAS = ("default.replication.factor", "offsets.topic.replication.factor")
-MAX_CIRCLE_PATHS = 10_000
-"""Ways through mirrors that are followed in the search for circles."""
+MAX_WAYS = 20_000
+"""Ways through mirrors that are followed in the search for circles and for topics that come twice."""
 
 
 def faults_of(company: Company, *checks: Callable[[Company], Iterable[str]]) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def faults_of(company: Company, *checks: Callable[[Company], Iterable[str]]) -> 
         *_ensembles(company),
         *_replicas(company, services),
         *_mirrors(company),
-        *_circles(company),
+        *_mirrored_topics(company),
         *_registries(company),
         *_loads(company),
         *_decided_settings(services),
@@ -189,60 +189,84 @@ def _mirrors(company: Company) -> Iterator[str]:
             )
 
 
-def _circles(company: Company) -> Iterator[str]:
-    """Find circles of mirrors through which a topic would come back to where it was produced."""
+def _mirrored_topics(company: Company) -> Iterator[str]:
+    """Find topics that would come back to where they were produced, or come to a datacenter by two ways."""
     into = {mirror.destination: mirror for mirror in company.mirrors}
-    found: set[frozenset[str]] = set()
-    paths = [[name] for name in into]
-    for _ in range(MAX_CIRCLE_PATHS):
-        if not paths:
-            return
-        path = paths.pop()
-        mirror = into.get(path[-1])
-        for source in mirror.sources if mirror is not None else ():
-            if source == path[0] and frozenset(path) not in found:
-                found.add(frozenset(path))
-                topic = _common_topic([into[name] for name in path])
-                if topic is not None:
-                    way = " > ".join([path[0], *reversed(path)])
-                    yield f"mirrors: {topic} would go in a circle: {way}; exclude it from one mirror (topics_exclude)"
-            elif source in into and source not in path:
-                paths.append([*path, source])
-    yield "mirrors: too many ways lead from datacenter to datacenter to be searched for circles"
+    ways = _ways(into)
+    if ways is None:
+        yield "mirrors: too many ways lead from datacenter to datacenter to be searched for circles"
+        return
+    circles: set[frozenset[str]] = set()
+    former: defaultdict[tuple[str, str], list[list[str]]] = defaultdict(list)
+    for way in ways:
+        if way[-1] in into and way[0] in into[way[-1]].sources and frozenset(way) not in circles:
+            topic = _common_topic([into[name] for name in way])
+            if topic is not None:
+                circles.add(frozenset(way))
+                circle = _shown([*way, way[0]])
+                yield f"mirrors: {topic} would go in a circle: {circle}; exclude it from one mirror (topics_exclude)"
+        for other in former[way[0], way[-1]]:
+            names = {*way[:-1], *other[:-1]}
+            topic = _common_topic([into[name] for name in names]) if len(names) == len(way) + len(other) - 3 else None
+            if topic is not None:
+                yield (
+                    f"mirrors: {topic} would come to {way[0]} twice, its records doubled: {_shown(other)} and "
+                    f"{_shown(way)}; exclude it from one mirror (topics_exclude), or take a source away"
+                )
+                break
+        else:
+            former[way[0], way[-1]].append(way)
+
+
+def _ways(into: Mapping[str, CompanyMirror]) -> Sequence[list[str]] | None:
+    """Return the ways that topics go through mirrors, each from its end, the shorter ones first; None if too many."""
+    ways = [[name, source] for name, mirror in into.items() for source in mirror.sources]
+    for way in ways:  # grows
+        if len(ways) > MAX_WAYS:
+            return None
+        mirror = into.get(way[-1])
+        if mirror is not None and _common_topic([into[name] for name in way]) is not None:
+            ways += [[*way, source] for source in mirror.sources if source not in way]
+    return ways
+
+
+def _shown(way: Sequence[str]) -> str:
+    return " > ".join(reversed(way))
 
 
 def _common_topic(mirrors: Sequence[CompanyMirror]) -> str | None:
     """Return a topic that all mirrors copy, or words for the topics of their patterns; None if there is none.
 
-    Patterns that are no plain names may have topics in common: an answer is right, or too strict.
+    Patterns that are no plain names may have topics in common unless they begin with different texts, or are excluded:
+    an answer is right, or too strict.
     """
-    plain = [pattern.replace("\\", "") for mirror in mirrors for pattern in mirror.topics if _is_plain(pattern)]
-    for name in plain:
-        if all(_copies(mirror, name) for mirror in mirrors):
+    for name in (p.replace("\\", "") for mirror in mirrors for p in mirror.topics if names_one_topic(p)):
+        if all(mirror.copies(name) for mirror in mirrors):
             return f"the topic {name}"
-    if all(any(not _is_plain(pattern) for pattern in mirror.topics) for mirror in mirrors):
-        return "a topic that several patterns match"
-    return None
+    excluded = [pattern for mirror in mirrors for pattern in mirror.exclude]
+    beginnings = {""}
+    for mirror in mirrors:
+        own = [_beginning(p) for p in mirror.topics if not names_one_topic(p) and not _is_excluded(p, excluded)]
+        pairs = [sorted((one, other), key=len) for one in beginnings for other in own]
+        beginnings = {longer for shorter, longer in pairs if longer.startswith(shorter)}
+    return "a topic that several patterns match" if beginnings else None
 
 
-def _is_plain(pattern: str) -> bool:
-    return re.fullmatch(r"(?:[A-Za-z0-9_-]|\\[.-])+", pattern) is not None
+def _beginning(pattern: str) -> str:
+    """Return the text with which each name begins that a pattern matches, as far as it is told easily."""
+    if re.search(r"[|()?]", pattern):
+        return ""
+    found = re.match(r"(?:[A-Za-z0-9_-]|\\[.-])*(?![*{])", pattern)
+    return found[0].replace("\\", "") if found else ""
 
 
-def _copies(mirror: CompanyMirror, topic: str) -> bool:
-    def matches(patterns: Iterable[str]) -> bool:
-        return any(_matches(pattern, topic) for pattern in patterns)
-
-    return matches(mirror.topics) and not matches(mirror.exclude)
-
-
-def _matches(pattern: str, topic: str) -> bool:
-    if topic.startswith("_"):
-        return pattern.replace("\\", "") == topic
-    try:
-        return re.fullmatch(pattern, topic) is not None
-    except re.error:
-        return False
+def _is_excluded(pattern: str, excluded: Sequence[str]) -> bool:
+    """Return True if the exclusions take all topics of a pattern: by its own text, or by a text and `.*`."""
+    return any(
+        each == pattern
+        or (each.endswith(".*") and names_one_topic(each[:-2]) and _beginning(pattern).startswith(_beginning(each)))
+        for each in excluded
+    )
 
 
 def _registries(company: Company) -> Iterator[str]:

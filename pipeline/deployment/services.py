@@ -125,7 +125,7 @@ def _is_ip(text: str) -> bool:
 def copied_datacenters(company: Company, datacenter: str) -> tuple[str, ...]:
     """Return the datacenters whose topics an audit compares with their replicas here: internal topics do not count."""
     mirror = company.mirror_into(datacenter)
-    if mirror is None or all(topic.startswith("_") for topic in mirror.topics):
+    if mirror is None or mirror.is_of_internal_topics:
         return ()
     return mirror.sources
 
@@ -141,7 +141,7 @@ def audited_datacenters(company: Company) -> frozenset[str]:
 
 def brings_schemas(mirror: CompanyMirror | None) -> bool:
     """True if a mirror copies the topic of the schema registries."""
-    return mirror is not None and SCHEMAS_TOPIC in mirror.topics and SCHEMAS_TOPIC not in mirror.exclude
+    return mirror is not None and mirror.copies(SCHEMAS_TOPIC)
 
 
 def _service(

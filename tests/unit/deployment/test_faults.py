@@ -166,16 +166,21 @@ def test_all_faults_of_form_are_found_at_once() -> None:
         ),
         (
             lambda d: d["mirrors"][1]["topics"].append("clicks"),
-            "mirrors: the topic clicks would go in a circle: east > hub > east; exclude it from one mirror "
+            "mirrors: the topic clicks would go in a circle: hub > east > hub; exclude it from one mirror "
             "(topics_exclude)",
         ),
         (
             lambda d: d["mirrors"][1]["topics"].append("a.*"),
-            "mirrors: a topic that several patterns match would go in a circle: east > hub > east; exclude it from one "
+            "mirrors: a topic that several patterns match would go in a circle: hub > east > hub; exclude it from one "
             "mirror (topics_exclude)",
         ),
         (
             lambda d: d["mirrors"][2].update(topics=["orders"]),
+            "registries of hub and of west would give the same ids to different schemas: let a mirror bring _schemas "
+            "from hub to the others (topics of [[mirrors]])",
+        ),
+        (
+            lambda d: d["mirrors"][2].update(topics_exclude=["_.*"]),
             "registries of hub and of west would give the same ids to different schemas: let a mirror bring _schemas "
             "from hub to the others (topics of [[mirrors]])",
         ),
@@ -242,9 +247,7 @@ def test_a_long_chain_of_mirrors_is_no_circle() -> None:
         ]
         document["hosts"][0]["roles"] = []
         document["mirrors"] = [
-            {"destination": name, "sources": names[:number], "topics": [".*"]}
-            for number, name in enumerate(names)
-            if number
+            {"destination": name, "sources": [names[number]], "topics": [".*"]} for number, name in enumerate(names[1:])
         ]
         document["loads"] = []
 
@@ -254,4 +257,50 @@ def test_a_long_chain_of_mirrors_is_no_circle() -> None:
         change_host("dc0", roles=["mirror"]),
         added("mirrors", destination="dc0", sources=["dc8"], topics=[".*"]),
     )
-    assert any("dc8 > dc0 > dc8" in fault or "dc0 > dc8 > dc0" in fault for fault in faults_of(closed))
+    assert [fault.count(" > ") for fault in faults_of(closed)] == [9]
+
+
+def both_ways(east: list[str], west: list[str], *, exclude: list[str] | None = None) -> tuple[str, ...]:
+    """Return the faults of mirrors between east and west with these topics; `exclude`: those of the mirror of west."""
+
+    def change(document: Document) -> None:
+        document["mirrors"] = [
+            {"destination": "east", "sources": ["west"], "topics": east},
+            {"destination": "west", "sources": ["east"], "topics": west, "topics_exclude": exclude or []},
+        ]
+        document["datacenters"].pop()
+        document["loads"] = []
+        document["hosts"] = [host for host in document["hosts"] if host["datacenter"] != "hub"]
+        for host in document["hosts"]:
+            host["roles"] = ["mirror"] if host["name"].endswith("-3") else []
+
+    return faults_of(example_company(change))
+
+
+def test_mirrors_in_both_directions_are_sound_if_their_patterns_have_no_topic_in_common() -> None:
+    assert both_ways([r"west\..*"], [r"east\..*", "orders"]) == ()
+    assert both_ways([r"west\..*"], [".*"], exclude=[r"west\..*"]) == ()
+    assert both_ways([r"west\..*"], [".*"], exclude=[r"west\.a.*"]) != ()
+    assert both_ways([r"we*st\..*"], [r"w.*"]) != ()
+    assert both_ways([r"(west|east)\..*"], [r"east\..*"]) != ()
+
+
+def to_archive(topics: list[str]) -> tuple[str, ...]:
+    """Return the faults of the example with an archive that copies the hub and east."""
+
+    def change(document: Document) -> None:
+        document["datacenters"].append({"name": "archive"})
+        host = {"name": "archive-1", "address": "archive-1.example.com", "datacenter": "archive"}
+        document["hosts"].append({**host, "zookeeper": 1, "brokers": [1], "roles": ["mirror"]})
+        document["mirrors"].append({"destination": "archive", "sources": ["hub", "east"], "topics": topics})
+
+    return faults_of(example_company(change))
+
+
+def test_a_topic_that_comes_by_two_ways_would_be_doubled() -> None:
+    assert to_archive(["clicks", ".*"]) == (
+        "mirrors: the topic clicks would come to archive twice, its records doubled: east > archive and east > hub > "
+        "archive; exclude it from one mirror (topics_exclude), or take a source away",
+    )
+    assert [fault.split(" would ")[0] for fault in to_archive(["_schemas"])] == ["mirrors: the topic _schemas"]
+    assert to_archive([r"private\.clicks"]) == ()

@@ -36,6 +36,16 @@ def test_mirror_audit_and_brokers_have_the_same_names() -> None:
     assert audit["live"][0]["bootstrap.servers"] == mirror["sources"][0]["bootstrap.servers"]
 
 
+def test_an_audit_reads_the_sources_of_each_mirror_that_copies_more_than_internal_topics() -> None:
+    def live(*topics: str) -> list[str]:
+        company = example_company(lambda document: document["mirrors"][0].update(topics=topics))
+        return [each["name"] for each in settings(company, "hub-3", "audit-hub")["live"]]
+
+    assert live("_schemas", "_other") == ["hub"]
+    assert live("_schemas", "orders") == ["east", "west"]
+    assert live("_schemas|orders") == live("_?orders") == ["east", "west"]
+
+
 def test_brokers_count_only_what_an_audit_reads() -> None:
     company = example_company(change_host("hub-3", roles=["load"]))
     assert "datacenter" not in settings(company, "east-1", "broker-1")

@@ -1,16 +1,22 @@
 """The folder of a render: what is written there, and what a former render left.
 
 Invariants: a list in the folder names every file that renders have written, so that no other file is changed or
-removed. A file whose text is right is not touched. Each file is replaced as a whole.
+removed. A file whose text is right is not touched. Each file is replaced as a whole. While files of two descriptions
+may lie beside each other, UNFINISHED_NAME is there: the playbooks take no such folder. One render at a time changes
+a folder.
 """
 
-from collections.abc import Mapping
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from pipeline.deployment.files import LIST_NAME, UNFINISHED_NAME
 from pipeline.errors import ConfigurationError
 
-LIST_NAME = "rendered-files"
+UNFINISHED = "A render was interrupted here: run `pipeline deploy render` again before you use these files.\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +36,28 @@ def write_render(folder: Path, files: Mapping[str, str], *, prune: bool) -> Rend
     Raises ConfigurationError if a file in the way is not of a render, or the folder cannot be used.
     """
     try:
-        return _write(folder, files, prune=prune)
+        folder.mkdir(parents=True, exist_ok=True)
+        with _held(folder):
+            return _write(folder, files, prune=prune)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it holds other files"
         raise ConfigurationError(str(folder), f"cannot be used: {reason}") from error
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder against other renders. Raises ConfigurationError if another one writes there."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigurationError(str(folder), "another render writes there; run the command again") from error
+        except OSError:
+            pass  # a file system without such locks
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _write(folder: Path, files: Mapping[str, str], *, prune: bool) -> RenderOutcome:
@@ -44,6 +68,8 @@ def _write(folder: Path, files: Mapping[str, str], *, prune: bool) -> RenderOutc
             raise ConfigurationError(str(folder), f"{path} is there, and no render wrote it; choose another folder")
     former = sorted(path for path in known if path not in files and (folder / path).exists())
     stale = () if prune else tuple(former)
+    if changed or (prune and former):
+        _replace(folder / UNFINISHED_NAME, UNFINISHED)
     _replace(folder / LIST_NAME, "".join(f"{path}\n" for path in sorted({*files, *former})))
     for path in changed:
         _replace(folder / path, files[path])
@@ -51,6 +77,8 @@ def _write(folder: Path, files: Mapping[str, str], *, prune: bool) -> RenderOutc
     for path in removed:
         _remove(folder, path)
     _replace(folder / LIST_NAME, "".join(f"{path}\n" for path in sorted({*files, *stale})))
+    if (folder / UNFINISHED_NAME).exists():
+        (folder / UNFINISHED_NAME).unlink()
     return RenderOutcome(written=len(changed), unchanged=len(files) - len(changed), removed=removed, stale=stale)
 
 

@@ -1,6 +1,8 @@
 """`pipeline deploy`: faults of a description, and the folder of a render."""
 
+import fcntl
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from typer.testing import CliRunner
 from pipeline.cli.main import app
 from pipeline.errors import ConfigurationError
 from tests.support.companies import EXAMPLE
+
+ANSIBLE_ROLE = EXAMPLE.parent / "ansible" / "roles" / "pipeline"
 
 
 @pytest.fixture
@@ -138,6 +142,36 @@ def test_a_list_that_leads_elsewhere_is_refused(description: Any, tmp_path: Any)
     code, lines = run("render", description, out, "--prune")
     assert (code, lines) == (2, [f"{out / 'rendered-files'}: names ../kept, which is not in the folder"])
     assert (tmp_path / "kept").exists()
+
+
+def test_a_render_that_does_not_come_to_its_end_leaves_a_sign_until_one_does(description: Any, tmp_path: Any) -> None:
+    out = tmp_path / "out"
+    in_the_way = out / "west-1" / "units.new"
+    in_the_way.mkdir(parents=True)
+    assert run("render", description, out) == (2, [f"{out}: cannot be used: Is a directory"])
+    assert (out / "east-1" / "units").exists()
+    assert "run `pipeline deploy render` again" in (out / "unfinished-render").read_text()
+    role = ANSIBLE_ROLE / "tasks" / "units.yml"
+    assert "'/unfinished-render') is exists" in role.read_text()
+    in_the_way.rmdir()
+    assert run("render", description, out)[0] == 0
+    assert not (out / "unfinished-render").exists()
+    (out / "unfinished-render").write_text("of a render that ended before its first file")
+    run("render", description, out)
+    assert not (out / "unfinished-render").exists()
+
+
+def test_one_render_at_a_time_changes_a_folder(description: Any, tmp_path: Any) -> None:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert run("render", description, tmp_path) == (
+            2,
+            [f"{tmp_path}: another render writes there; run the command again"],
+        )
+    finally:
+        os.close(descriptor)
+    assert run("render", description, tmp_path)[0] == 0
 
 
 def test_prometheus_scrapes_every_http_server(description: Any, tmp_path: Any) -> None:

@@ -6,6 +6,7 @@ All faults are found at once. Each is a sentence that names the part, and says w
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from pipeline.deployment.company import Company, CompanyMirror, ServiceRole, names_one_topic
 from pipeline.deployment.files import NAMES_BESIDE_HOSTS
@@ -306,10 +307,16 @@ def _loads(company: Company) -> Iterator[str]:
 def _decided_settings(services: Sequence[CompanyService]) -> Iterator[str]:
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for service in services:
-        for key in service.given.keys() & service.decided.keys():
+        for key in filter(partial(_is_decided, service), service.given):
             found[service.role.value, key].append(service.name)
     for (role, key), _ in sorted(found.items()):
         yield f"settings.{role}: {key} follows from the description of hosts; remove it"
+
+
+def _is_decided(service: CompanyService, key: str) -> bool:
+    """Return True if a setting is not the operator's; ZooKeeper names further ports and servers in ways of its own."""
+    is_of_ensemble = key.startswith("server.") or key.removesuffix("Address") in {"clientPort", "secureClientPort"}
+    return key in service.decided or (service.role is ServiceRole.ZOOKEEPER and is_of_ensemble)
 
 
 def _security(company: Company) -> Iterator[str]:

@@ -42,6 +42,7 @@ def rendered_files(company: Company, source: str) -> dict[str, str]:
 
 def header(source: str) -> str:
     """Return the first line of a file that can hold comments."""
+    source = "".join(letter if letter.isprintable() else "?" for letter in source)
     return f"# Generated from {source} by `pipeline deploy render`. Change {source}, not this file.\n"
 
 
@@ -77,7 +78,12 @@ def _admin_file(company: Company, source: str) -> str:
 
 
 def _property(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """Return a value as Java reads it from a file of properties: in Latin-1, with escapes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    units = str(value).replace("\\", "\\\\").encode("utf-16-be")
+    codes = (int.from_bytes(units[place : place + 2]) for place in range(0, len(units), 2))
+    return "".join(chr(code) if code < 0x7F else f"\\u{code:04x}" for code in codes)
 
 
 def _targets(company: Company) -> str:

@@ -118,6 +118,12 @@ def test_brokers_without_disks_have_a_folder_of_their_own() -> None:
     assert settings(company, "hub-2", "broker-3")["log.dirs"].split(",")[0] == "/data/1/broker-3"
 
 
+def test_java_reads_from_a_file_of_properties_what_the_description_says() -> None:
+    company = example_company(lambda d: d["settings"].update(zookeeper={"dataLogDir": "/a\\b \u00e4 \U0001f600"}))
+    text = rendered_files(company, "company.toml")["east-1/etc/pipeline/zookeeper-1.properties"]
+    assert "\ndataLogDir=/a\\\\b \\u00e4 \\ud83d\\ude00\n" in text
+
+
 @pytest.mark.parametrize("changes", [(), (secure,)], ids=["open", "secured"])
 def test_no_rendered_file_holds_a_secret_and_each_is_what_its_service_reads(changes: Any, tmp_path: Any) -> None:
     """The files of secrets lie where the description says, with a word that must not be in any rendered file."""

@@ -66,7 +66,15 @@ def test_faults_of_parts_and_of_services_are_shown_and_nothing_is_written(descri
         ("broker", 'ssl.key.password = "s3cret"', "settings.broker: ssl.key.password holds a secret"),
         ("mirror", 'destination.sasl.password = "s3cret"', "settings.mirror: destination.sasl.password holds a secret"),
         ("load", 'iceberg.catalog.password = "s3cret"', "settings.load: iceberg.catalog.password holds a secret"),
+        ("audit", '[[settings.audit.other]]\nsasl.password = "s3cret"', "settings.audit: other.sasl.password holds a"),
+        ("load", 'schema.registry.url = "http://a:s3cret@b:1"', "settings.load: schema.registry.url holds a password"),
         ("zookeeper", 'dataLogDir = "a\\nb"', "settings.zookeeper: dataLogDir must be one line of text, a number"),
+        ("zookeeper", 'dataLogDir = "a\\rb"', "settings.zookeeper: dataLogDir must be one line of text, a number"),
+        ("zookeeper", '"a\\nb" = 1', "settings.zookeeper: 'a\\nb' is no name of a setting"),
+        ("zookeeper", '"dataDir " = "/b"', "settings.zookeeper: 'dataDir ' is no name of a setting"),
+        ("zookeeper", 'ssl.keyStore.password = "s3cret"', "settings.zookeeper: ssl.keyStore.password holds a secret"),
+        ("zookeeper", '"server.9" = "a:2888:3888"', "settings.zookeeper: server.9 follows from the description"),
+        ("zookeeper", "secureClientPort = 2281", "settings.zookeeper: secureClientPort follows from the description"),
     ],
 )
 def test_what_no_rendered_file_may_hold(description: Any, role: str, line: str, fault: str) -> None:
@@ -159,6 +167,14 @@ def test_a_render_that_does_not_come_to_its_end_leaves_a_sign_until_one_does(des
     (out / "unfinished-render").write_text("of a render that ended before its first file")
     run("render", description, out)
     assert not (out / "unfinished-render").exists()
+
+
+def test_the_name_of_a_description_is_one_line_wherever_it_stands(description: Any, tmp_path: Any) -> None:
+    path = description.rename(tmp_path / "a\ntouch b\nc.toml")
+    assert run("render", path, tmp_path / "out")[0] == 0
+    lines = (tmp_path / "out" / "east-1" / "etc" / "pipeline" / "broker-1.toml").read_text().splitlines()
+    assert lines[0].startswith("# Generated from a?touch b?c.toml by")
+    assert lines[1] == ""
 
 
 def test_one_render_at_a_time_changes_a_folder(description: Any, tmp_path: Any) -> None:

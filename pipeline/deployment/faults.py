@@ -7,6 +7,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from ipaddress import ip_address
+from posixpath import normpath
 
 from pipeline.deployment.company import Company, CompanyMirror, ServiceRole, names_one_topic
 from pipeline.deployment.files import NAMES_BESIDE_HOSTS
@@ -31,7 +33,8 @@ def faults_of(company: Company, *checks: Callable[[Company], Iterable[str]]) -> 
     return (
         *_idle_hosts(company),
         *_ids(company),
-        *_ports(services),
+        *_machines(services),
+        *_folders(company),
         *missing,
         *_ensembles(company),
         *_replicas(company, services),
@@ -110,19 +113,48 @@ def _ids(company: Company) -> Iterator[str]:
             yield f"datacenters.{name}: two ZooKeeper servers have the id {number}"
 
 
-def _ports(services: Sequence[CompanyService]) -> Iterator[str]:
-    """Find services of one address that bind the same port, also of two hosts with the same address."""
-    users: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
+def _machines(services: Sequence[CompanyService]) -> Iterator[str]:
+    """Find what two services of one machine would share: a port, a name with its settings and data, a folder."""
+    ports: defaultdict[tuple[str, int], list[tuple[str, str]]] = defaultdict(list)
+    names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for service in services:
+        host, machine = service.host, _one_spelling(service.host.address)
+        names[machine, service.name].append(host.name)
         for kind, port in service.ports.items():
-            address = bound_address(service.host, port).host if service.host.listen else service.host.address
-            name = f"{service.host.name}/{service.name}"
-            users[address, port].append(f"{name} (HTTP)" if kind == "http" else name)
+            name = f"{host.name}/{service.name}"
+            bound = _one_spelling(bound_address(host, port).host)
+            ports[machine, port].append((bound, f"{name} (HTTP)" if kind == "http" else name))
             if port > 65535:
                 yield f"{name}: port {port} does not exist; lower the host's ports"
-    for (address, port), names in users.items():
-        if len(names) > 1:
-            yield f"port {port} of {address} is taken twice: by {' and by '.join(names)}; set ports of the host"
+    for (machine, port), found in ports.items():
+        count = Counter(address for address, _ in found)
+        users = [name for address, name in found if count["0.0.0.0"] or count[address] > 1]
+        if len(users) > 1:
+            yield f"port {port} of {machine} is taken twice: by {' and by '.join(users)}; set ports of the host"
+    for (machine, name), hosts in names.items():
+        if len(hosts) > 1:
+            yield (
+                f"hosts {' and '.join(hosts)} have one address, {machine}, and each has {name}: they would share its "
+                "settings and its data; give one another id"
+            )
+
+
+def _one_spelling(address: str) -> str:
+    """Return an address as all spellings of it are compared."""
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        return "127.0.0.1" if address.lower() == "localhost" else address.lower()
+
+
+def _folders(company: Company) -> Iterator[str]:
+    """Find disks of a host whose folders for brokers lie in those of another disk."""
+    for host in company.hosts:
+        folders = [normpath(f"{disk}/broker-{broker}") for disk in host.disks for broker in host.brokers]
+        for inner in folders:
+            for outer in folders:
+                if inner.startswith(f"{outer}/"):
+                    yield f"hosts.{host.name}.disks: {inner} lies in {outer}, which holds the log of a broker alone"
 
 
 def _missing_servers(company: Company) -> Iterator[str]:
@@ -155,8 +187,8 @@ def _replicas(company: Company, services: Sequence[CompanyService]) -> Iterator[
             continue
         settings = brokers[0].settings
         for key in DEFAULT_REPLICAS:
-            wanted = settings[key]
-            if not isinstance(wanted, int):
+            wanted = _whole(settings[key])
+            if wanted is None:
                 continue  # the broker's own check says what is wrong
             if wanted > len(brokers):
                 yield f"datacenters.{name}: {key} = {wanted}, and there are {len(brokers)} brokers"
@@ -165,12 +197,20 @@ def _replicas(company: Company, services: Sequence[CompanyService]) -> Iterator[
                     f"datacenters.{name}: {key} = {wanted}, and there are {len(racks)} racks (without racks, hosts): "
                     "two replicas of a partition would be lost together"
                 )
-        replicas, least = settings[DEFAULT_REPLICAS[0]], settings["min.insync.replicas"]
-        if isinstance(replicas, int) and isinstance(least, int) and (least > replicas or least == replicas > 1):
+        replicas, least = _whole(settings[DEFAULT_REPLICAS[0]]), _whole(settings["min.insync.replicas"])
+        if replicas is not None and least is not None and (least > replicas or least == replicas > 1):
             yield (
                 f"datacenters.{name}: min.insync.replicas = {least}, and default.replication.factor = {replicas}: "
                 "writes would fail while any broker is restarted; set it lower"
             )
+
+
+def _whole(value: object) -> int | None:
+    """Return the number that a broker reads from a setting: `3`, `3.0` and `"3"` are the same to it."""
+    try:
+        return int(float(str(value)))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _mirrors(company: Company) -> Iterator[str]:

@@ -148,7 +148,20 @@ def test_all_faults_of_form_are_found_at_once() -> None:
             "datacenters.west: offsets.topic.replication.factor = 4, and there are 3 brokers",
         ),
         (
-            lambda d: d["settings"]["broker"].update({"min.insync.replicas": 3}),
+            lambda d: d["settings"]["broker"].update({"default.replication.factor": "5"}),
+            "datacenters.west: default.replication.factor = 5, and there are 3 brokers",
+        ),
+        (
+            lambda d: d["settings"]["broker"].update({"offsets.topic.replication.factor": 5.0}),
+            "datacenters.west: offsets.topic.replication.factor = 5, and there are 3 brokers",
+        ),
+        (
+            change_host("east-1", disks=["/data/1", "/data/x/../1/broker-1"]),
+            "hosts.east-1.disks: /data/1/broker-1/broker-1 lies in /data/1/broker-1, which holds the log of a broker "
+            "alone",
+        ),
+        (
+            lambda d: d["settings"]["broker"].update({"min.insync.replicas": "3"}),
             "datacenters.hub: min.insync.replicas = 3, and default.replication.factor = 3: writes would fail while any "
             "broker is restarted; set it lower",
         ),
@@ -227,6 +240,32 @@ def test_hosts_of_one_address_share_its_ports() -> None:
     assert any(
         "port 9092 of east-1.example.com is taken twice: by east-1/broker-1 and by east-2/broker-2" in f for f in found
     )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("2001:db8::1", "2001:0DB8:0::1"), ("a.example.com", "A.example.com"), ("127.0.0.1", "localhost")],
+)
+def test_an_address_is_the_same_however_it_is_written(one: str, other: str) -> None:
+    ports = {"zookeeper": 3181, "zookeeper_follower": 4888, "zookeeper_election": 5888, "broker_http": 9070}
+    changes = (change_host("east-1", address=one), change_host("west-1", address=other))
+    assert any("port 9092 of" in fault for fault in faults_of(example_company(*changes)))
+    found = faults_of(example_company(*changes, change_host("west-1", ports={**ports, "broker": 9082})))
+    assert len(found) == 2
+    assert all("each has" in fault and "give one another id" in fault for fault in found)
+
+
+def test_a_host_may_have_several_addresses_and_none_of_them_twice() -> None:
+    def bound(one: str | None, other: str | None) -> tuple[str, ...]:
+        return faults_of(
+            example_company(
+                change_host("east-1", address="a.example.com", listen=one),
+                change_host("east-2", address="a.example.com", listen=other),
+            )
+        )
+
+    assert bound("10.0.0.1", "10.0.0.2") == ()
+    assert len(bound("10.0.0.1", "10.0.0.1")) == len(bound("10.0.0.1", None)) == 5
 
 
 def test_a_long_chain_of_mirrors_is_no_circle() -> None:

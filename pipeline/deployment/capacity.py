@@ -5,11 +5,13 @@ compares predictions with runs that the costs were not fitted to (docs/deploy/ca
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 AUDITED_TIERS = 4
 """Producers, live brokers, the hub's brokers, loads."""
+MAX_BROKER_REPLICAS = 262_144
+"""Half of the files that a broker may open under the units of the packages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,30 @@ def capacity_of(need: CapacityNeed, costs: UnitCosts) -> Sequence[PartCapacity]:
             sent_bytes_per_s=0,
         ),
     )
+
+
+def limits_of(need: CapacityNeed, parts: Sequence[PartCapacity]) -> Iterator[str]:
+    """Yield what keeps the parts of `capacity_of` from doing their work, however many machines there are."""
+    live, hub, mirror, audit = parts
+    of_all = need.partitions * need.datacenters
+    for part, partitions in ((live, need.partitions), (hub, of_all), (mirror, of_all)):
+        if part.processes > max(partitions, need.replication_factor):
+            yield (
+                f"{part.part}: the work of {partitions:,} partitions cannot be shared by {part.processes:,} processes; "
+                "have more partitions, or larger batches"
+            )
+    for part, partitions in ((live, need.partitions), (hub, of_all)):
+        brokers = math.ceil(partitions * need.replication_factor / MAX_BROKER_REPLICAS)
+        if brokers > part.processes:
+            yield (
+                f"{part.part}: {partitions:,} partitions need {brokers:,} processes, as a broker opens a file for each "
+                f"replica and has {MAX_BROKER_REPLICAS:,} at most"
+            )
+    if audit.cores > need.busy_share:
+        yield (
+            f"audit: its work takes {audit.cores:.2f} cores, and it is one process, which has {need.busy_share} beside "
+            "room for peaks: have fewer partitions, or several hubs with an audit each"
+        )
 
 
 def _cluster(need: CapacityNeed, costs: UnitCosts, *, is_hub: bool) -> PartCapacity:

@@ -103,7 +103,7 @@ def capacity(
     Costs are those of the machine in docs/deploy/capacity.md, where runs of all services at once needed up to 40 % more
     cores. `make bench-capacity` measures yours.
     """
-    from pipeline.deployment.capacity import MEASURED, CapacityNeed, capacity_of
+    from pipeline.deployment.capacity import MEASURED, CapacityNeed, capacity_of, limits_of
 
     need = CapacityNeed(
         records_per_s=records_per_second,
@@ -119,6 +119,8 @@ def capacity(
         hub_retention_hours=hub_retention_hours,
     )
     parts = capacity_of(need, MEASURED)
+    for limit in limits_of(need, parts):
+        output.note(limit)
     if as_json:
         output.print_json([asdict(part) for part in parts])
         return

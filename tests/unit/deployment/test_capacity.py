@@ -1,10 +1,11 @@
 """Capacity: cores, memory, disk and network that follow from a load, computed by hand for simple costs."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from pipeline.deployment.capacity import MEASURED, CapacityNeed, UnitCosts, capacity_of
+from pipeline.deployment.capacity import MEASURED, CapacityNeed, UnitCosts, capacity_of, limits_of
 
 COSTS = UnitCosts(
     append_batch_s=1e-3,
@@ -86,3 +87,13 @@ def test_larger_batches_and_compression_cost_less() -> None:
     assert total(replace(NEED, batch_records=1_000)) < total(NEED)
     assert total(replace(NEED, compression_ratio=8.0)) < total(NEED)
     assert total(replace(NEED, fan_out=4)) > total(NEED)
+
+
+def test_what_no_number_of_machines_carries_is_said() -> None:
+    def limits(**changes: Any) -> list[str]:
+        need = replace(NEED, **changes)
+        return [limit.partition(":")[0] for limit in limits_of(need, capacity_of(need, COSTS))]
+
+    assert limits() == []
+    assert limits(partitions=1, records_per_s=1e6) == ["live brokers", "hub brokers", "mirror"]
+    assert limits(partitions=1_000_000) == ["live brokers", "hub brokers", "audit"]

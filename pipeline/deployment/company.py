@@ -1,6 +1,7 @@
 """Declares the description of a company: datacenters, hosts, mirrors, loads, and what protects their services. Pure."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cached_property
@@ -135,7 +136,7 @@ class CompanyHost(SettingsModel):
         """The rack, or what stands for one."""
         return self.rack or self.name
 
-    @property
+    @cached_property
     def roles(self) -> frozenset[ServiceRole]:
         """Roles of the services on this host."""
         roles = {ServiceRole(role) for role in self.further_roles}
@@ -255,13 +256,24 @@ class Company(SettingsModel):
     @cached_property
     def by_datacenter(self) -> Mapping[str, tuple[CompanyHost, ...]]:
         """Hosts of each datacenter, in the order of the description."""
-        return {
-            each.name: tuple(host for host in self.hosts if host.datacenter == each.name) for each in self.datacenters
-        }
+        found: dict[str, list[CompanyHost]] = {each.name: [] for each in self.datacenters}
+        for host in self.hosts:
+            found[host.datacenter].append(host)
+        return {name: tuple(hosts) for name, hosts in found.items()}
+
+    @cached_property
+    def _by_role(self) -> Mapping[tuple[ServiceRole, str | None], tuple[CompanyHost, ...]]:
+        """Hosts by role and datacenter, and those of all datacenters by None."""
+        found: defaultdict[tuple[ServiceRole, str | None], list[CompanyHost]] = defaultdict(list)
+        for host in self.hosts:
+            for role in host.roles:
+                found[role, None].append(host)
+                found[role, host.datacenter].append(host)
+        return {key: tuple(hosts) for key, hosts in found.items()}
 
     def hosts_with(self, role: ServiceRole, datacenter: str | None = None) -> tuple[CompanyHost, ...]:
         """Return the hosts with a role: of one datacenter, or of all."""
-        return tuple(host for host in self.hosts if role in host.roles and datacenter in {None, host.datacenter})
+        return self._by_role.get((role, datacenter), ())
 
     def mirror_into(self, datacenter: str) -> CompanyMirror | None:
         """Return the mirror of a datacenter."""
@@ -290,6 +302,8 @@ def company_of(document: Mapping[str, Any]) -> tuple[Company | None, tuple[str, 
     except ValidationError as error:
         entries: list[Any] = error.errors(include_url=False)
         return None, tuple(dict.fromkeys(_fault(document, entry) for entry in entries))
+    except RecursionError:
+        return None, ("the description has tables within tables, deeper than any setting is",)
 
 
 def _fault(document: Mapping[str, Any], entry: Any) -> str:

@@ -58,6 +58,15 @@ def test_faults_of_form(change: Change, fault: str) -> None:
     assert of_form(change) == (fault,)
 
 
+def test_tables_without_end_are_a_fault_of_form() -> None:
+    table: Document = {}
+    for _ in range(5000):
+        table = {"a": table}
+    assert of_form(lambda d: d["settings"].update(mirror=table)) == (
+        "the description has tables within tables, deeper than any setting is",
+    )
+
+
 def test_all_faults_of_form_are_found_at_once() -> None:
     found = of_form(change_host("east-1", zookeeper=0, rak="a", address=None), change_host("hub-1", disks=["data"]))
     assert len(found) == 4

@@ -26,6 +26,11 @@ pytestmark = [
 
 EXAMPLES = CHART.parent
 MINIMAL = ("--set", "datacenter=east")
+TWO_LOADS = ",".join(f"loads[{n}].name=lake,loads[{n}].root=file:///l,loads[{n}].schedule=@daily" for n in (0, 1))
+TWO_SOURCES = (
+    "datacenter=hub,mirror.replicas=1,mirror.sources[0].name=east,mirror.sources[0].bootstrap=a:1,"
+    "mirror.sources[1].name=west,mirror.sources[1].bootstrap=b:1,audit.live[0].name=east,audit.live[0].bootstrap=a:1"
+)
 OPEN_LOADS = json.dumps(
     [
         {"name": "lake", "root": "hdfs://name-node:8020/lake", "schedule": "7 * * * *"},
@@ -89,12 +94,65 @@ def test_helm_finds_no_fault(case: Any) -> None:
         ("datacenter=a,mirror.replicas=1", "/mirror/sources"),
         ("datacenter=a,audit.enabled=true", "/audit/live"),
         ("datacenter=a,loads[0].name=lake,loads[0].root=file:///l", "/loads/0"),
+        (f"datacenter=a,{TWO_LOADS}", "loads: the name lake is given twice"),
+        ("datacenter=a,clusterDomain=a; b", "/clusterDomain"),
+        ('datacenter=a,image.tag=1"', "/image/tag"),
+        ("datacenter=a,broker.storage.size=..", "/broker/storage/size"),
+        ("datacenter=a,zookeeper.settings.a=x\ny=z", "/zookeeper/settings/a"),
+        ("datacenter=a,zookeeper.settings.server\\.9=x", "server.9"),
+        ("datacenter=a,zookeeper.settings.ssl\\.keyStore\\.password=x", "ssl.keyStore.password"),
+        (f"{TWO_SOURCES},mirror.sources[1].name=east", "mirror.sources: the name east is given twice"),
+        (
+            f"{TWO_SOURCES},mirror.sources[1].name=hub",
+            "mirror.sources: the name hub is given twice, or is that of this",
+        ),
+        (f"{TWO_SOURCES},audit.enabled=true", "audit.live: west is a source of the mirror, and the audit would not"),
     ],
 )
 def test_wrong_values_are_refused(given: Any, reason: Any) -> None:
     done = helm("template", "dc", str(CHART), "--kube-version", VERSIONS[0], "--set", given)
     assert done.returncode != 0
     assert reason in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("release", "load", "reason"),
+    [
+        ("1e3", "lake", "begins with a letter"),
+        ("a.b", "lake", "begins with a letter"),
+        ("a" * 43, "lake", "at most 42"),
+        ("a" * 42, "a" * 5, "more than 46 characters together"),
+    ],
+)
+def test_names_that_kubernetes_would_refuse_are_refused(release: str, load: str, reason: str) -> None:
+    values = f"datacenter=a,loads[0].name={load},loads[0].root=file:///l,loads[0].schedule=@daily"
+    done = helm("template", release, str(CHART), "--kube-version", VERSIONS[0], "--set", values)
+    assert done.returncode != 0
+    assert reason in done.stderr
+
+
+def test_texts_that_look_like_other_values_are_texts() -> None:
+    given = ("datacenter=1e3", "security.secret=123", "broker.storage.class=on", "zookeeper.storage.class=null")
+    words = ["--set", "security.tls=true", *(word for each in given for word in ("--set-string", each))]
+    assert kubeconform(render(*words, version=VERSIONS[0]), VERSIONS[0]) == ""
+    labels = of_kind(rendered(*words), "StatefulSet")["dc-broker"]["spec"]["template"]["metadata"]["labels"]
+    assert labels["pipeline/datacenter"] == "1e3"
+
+
+def test_whole_numbers_and_backslashes_reach_zookeeper(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("datacenter: a\nzookeeper: {settings: {jute.maxbuffer: 4194304, dataLogDir: '/a\\b'}}\n")
+    lines = of_kind(rendered("--values", str(values)), "ConfigMap")["dc-zookeeper"]["data"]["settings"].splitlines()
+    assert {"jute.maxbuffer=4194304", "dataLogDir=/a\\\\b"} <= set(lines)
+
+
+def test_no_network_policy_lets_everybody_in_if_the_list_of_peers_is_empty() -> None:
+    empty = ("--set-json", "networkPolicy.monitoring=[]", "--set-json", "networkPolicy.clients=[]")
+    policies = of_kind(rendered(*CASES["open loads"], *empty, "--set", "networkPolicy.enabled=true"), "NetworkPolicy")
+    rules = {(name, str(rule["ports"])) for name, each in policies.items() for rule in each["spec"].get("ingress", [])}
+    assert {name for name, ports in rules if "9080" in ports or "9190" in ports} == set()
+    assert all(rule.get("from") for each in policies.values() for rule in each["spec"].get("ingress", []))
+    assert "dc-load-often" in policies
 
 
 def test_every_value_is_in_the_schema() -> None:

@@ -1,3 +1,35 @@
+{{/* Fails for values that the schema cannot refuse: names that are too long or given twice, and clusters left out. */}}
+{{- define "pipeline.check" -}}
+{{- $release := .Release.Name -}}
+{{- if not (regexMatch "^[a-z][-a-z0-9]{0,41}$" $release) -}}
+{{- fail (printf "release %s: choose a name of at most 42 small letters, digits and -, which begins with a letter; names of Services begin with it" $release) -}}
+{{- end -}}
+{{- $names := list -}}
+{{- range .Values.loads -}}
+{{- if has .name $names -}}{{- fail (printf "loads: the name %s is given twice" .name) -}}{{- end -}}
+{{- if and .schedule (gt (len (printf "%s-load-%s" $release .name)) 52) -}}
+{{- fail (printf "loads: release %s and load %s: their names have more than 46 characters together, too many for a CronJob; choose a shorter one" $release .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- range $key, $clusters := dict "mirror.sources" .Values.mirror.sources "audit.live" .Values.audit.live -}}
+{{- $names := list $.Values.datacenter -}}
+{{- range $clusters -}}
+{{- if has .name $names -}}{{- fail (printf "%s: the name %s is given twice, or is that of this datacenter" $key .name) -}}{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- end -}}
+{{- $internal := true -}}
+{{- range .Values.mirror.topics -}}{{- if not (regexMatch "^_[A-Za-z0-9_-]*$" .) -}}{{- $internal = false -}}{{- end -}}{{- end -}}
+{{- if and .Values.audit.enabled (gt (int .Values.mirror.replicas) 0) (not $internal) -}}
+{{- $live := list -}}
+{{- range .Values.audit.live -}}{{- $live = append $live .name -}}{{- end -}}
+{{- range .Values.mirror.sources -}}
+{{- if not (has .name $live) -}}{{- fail (printf "audit.live: %s is a source of the mirror, and the audit would not look at it; add it" .name) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Labels of everything of a part: include "pipeline.labels" (list . "broker"). */}}
 {{- define "pipeline.labels" -}}
 {{- $root := index . 0 -}}
@@ -5,20 +37,20 @@
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
-pipeline/datacenter: {{ $root.Values.datacenter }}
+pipeline/datacenter: {{ $root.Values.datacenter | quote }}
 {{- end }}
 
 {{- define "pipeline.selector" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: {{ $root.Chart.Name }}
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
 {{/* Labels of pods: without versions, so that a new version of the chart alone restarts nothing. */}}
 {{- define "pipeline.podLabels" -}}
 {{ include "pipeline.selector" . }}
-pipeline/datacenter: {{ (index . 0).Values.datacenter }}
+pipeline/datacenter: {{ (index . 0).Values.datacenter | quote }}
 {{- end }}
 
 {{- define "pipeline.image" -}}
@@ -40,7 +72,7 @@ securityContext:
 {{- $root := index . 0 -}}
 {{- $part := index . 1 -}}
 {{- $asks := and (eq $part "broker") (eq $root.Values.broker.rackFrom "node") -}}
-serviceAccountName: {{ $root.Release.Name }}{{ ternary "-broker" "" (eq $part "broker") }}
+serviceAccountName: {{ print $root.Release.Name (ternary "-broker" "" (eq $part "broker")) | quote }}
 automountServiceAccountToken: {{ $asks }}
 securityContext:
   runAsNonRoot: true
@@ -130,7 +162,7 @@ initContainers:
 {{- if $root.Values.security.tls }}
 - name: secrets
   secret:
-    secretName: {{ required "security.secret: name the Secret with the certificates" $root.Values.security.secret }}
+    secretName: {{ required "security.secret: name the Secret with the certificates" $root.Values.security.secret | quote }}
     defaultMode: 0440
 {{- end }}
 {{- end }}

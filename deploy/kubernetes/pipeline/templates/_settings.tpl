@@ -15,7 +15,7 @@
 {{- $_ := set $settings (printf "server.%d" (add1 .)) (printf "%s-zookeeper-%d.%s-zookeepers.%s.svc.%s:2888:3888" $.Release.Name . $.Release.Name $.Release.Namespace $.Values.clusterDomain) -}}
 {{- end -}}
 {{- range $key, $value := mergeOverwrite $settings (deepCopy .Values.zookeeper.settings) }}
-{{ $key }}={{ $value }}
+{{ $key }}={{ if kindIs "string" $value }}{{ $value | replace "\\" "\\\\" }}{{ else }}{{ toJson $value }}{{ end }}
 {{- end }}
 {{- end }}
 

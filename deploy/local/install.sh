@@ -24,7 +24,8 @@ version=$("$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)*\([0-9]*\).*/\2/p
 stamp=.venv/.installed${extra:+-$extra}
 if ! [ -f "$stamp" ] || ! [ "$stamp" -nt pyproject.toml ] || ! [ "$stamp" -nt constraints.txt ]; then
     echo "Installing into .venv ($("$python" --version), Java $version)" >&2
-    [ -x .venv/bin/python ] || "$python" -m venv .venv
+    # An environment without pip is what an interrupted run leaves.
+    .venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --constraint constraints.txt --editable ".${extra:+[$extra]}"
     if [ -z "$extra" ]; then
         .venv/bin/python -m pipeline.hadoop.load.class_archive >/dev/null 2>&1 ||

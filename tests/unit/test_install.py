@@ -65,6 +65,16 @@ def test_missing_or_old_programs_are_reported_in_one_line(machine: Any, programs
     assert "Install" in lines[0]
 
 
+def test_an_environment_that_an_interrupted_run_left_without_pip_is_made_again(machine: Any) -> None:
+    checkout, path = machine
+    put(path, "java", JAVA_17)
+    put(path, "python3", 'test "$2" != venv || printf "#!/bin/sh\\nexit 0\\n" > "$4/bin/python"')
+    (checkout / ".venv/bin").mkdir(parents=True)
+    put(checkout / ".venv/bin", "python", "exit 1")
+    code, lines = install(machine)
+    assert (code, lines[1:]) == (0, [])
+
+
 def test_installed_packages_are_not_installed_again_but_changed_sources_are_compiled(machine: Any) -> None:
     checkout, path = machine
     put(path, "python3", "exit 0")

@@ -1,4 +1,4 @@
-"""Log of what strangers do to a server: a port scanner, or a load balancer's check, does not fill it.
+"""Log of what others do again and again: a port scanner, a load balancer's check, or a broker that is down.
 
 Invariant: an event of a host is logged at most once in INTERVAL_S for each error, with the number of those that were
 left out since the last line; of all hosts together at most MAX_LINES in that time, and one more for each event.

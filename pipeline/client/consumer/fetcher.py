@@ -57,6 +57,7 @@ from pipeline.client.consumer.positions import ends_of_positions, follow_truncat
 from pipeline.diagnostics import get_logger
 from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError, PipelineError
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, TopicPartition
+from pipeline.net.rare_log import RareLog
 from pipeline.net.signals import Signal
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchResponse, PartitionData
@@ -99,6 +100,7 @@ class Fetcher:
         self._held = HeldPartitions(limit_of)
         self._is_limited = False
         """True if a partition that may be fetched has had a limit since the last settings."""
+        self._log = RareLog(logger)
 
     def configure(self, config: ConsumerConfig) -> None:
         """Send all further requests with other settings."""
@@ -210,7 +212,7 @@ class Fetcher:
                     held = self._held if self._is_limited else None
                     while (planned := begin_next(queue, held, self._limit_of, now)) is not None:
                         nursery.start_soon(self._exchange, broker, queue, planned, nursery)
-                    if queue.is_empty and not queue.buffered_bytes.total():
+                    if queue.is_empty and not queue.buffered_bytes.total() and not queue.failures:
                         del self._queues[broker]
                 wakes = [queue.wakes_at_ms(now) for queue in self._queues.values()]
                 wakes.append(self._held.first_at_ms)
@@ -373,7 +375,7 @@ class Fetcher:
         self, broker: BrokerId, states: Sequence[FetchState], error: PipelineError, failures: int
     ) -> None:
         """Retry later, or report the error to the caller if a retry would not help."""
-        logger.warning("fetch_failed", broker=broker, error=str(error))
+        self._log.warning("fetch_failed", str(broker), broker=broker, error=str(error))
         self._cluster.refresh_soon()
         for state in filter(self.is_current, states):
             if isinstance(error, KafkaError) and not error.retriable:

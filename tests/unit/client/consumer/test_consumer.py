@@ -4,12 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import structlog
 import trio
 import trio.lowlevel
 
+from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.errors import PartitionFetchError
+from pipeline.client.consumer.fetch_plan import FetchState
+from pipeline.client.consumer.fetcher import postpone
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -82,6 +86,40 @@ async def test_a_consumer_survives_restarts_moves_and_errors_without_gap_or_repe
             scripted.partition(T0).epoch += 1
             found += (await read(consumer, 300 - len(found)))[T0]
     assert found == numbers(0, 300)
+
+
+async def test_a_broker_that_is_down_is_asked_less_and_less_often_and_logged_once(
+    scripted: ScriptedCluster,
+    connect: OpenCluster,
+    consume: OpenConsumer,
+    fill: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = []
+
+    def note(state: FetchState, failed: int, cluster: Cluster) -> None:
+        failures.append(failed)
+        postpone(state, failed, cluster)
+
+    async def serve(stop: trio.Event, task_status: trio.TaskStatus[None]) -> None:
+        async with scripted.broker(1):
+            task_status.started()
+            await stop.wait()
+
+    monkeypatch.setattr("pipeline.client.consumer.fetcher.postpone", note)
+    fill(1)
+    with structlog.testing.capture_logs() as log, trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve, stop := trio.Event())
+            async with connect() as cluster, consume(cluster) as consumer:
+                consumer.assign({T0: 0})
+                await read(consumer, 10)
+                stop.set()
+                while len(failures) < 5:
+                    await trio.sleep(0.005)
+    assert failures[:5] == [1, 2, 3, 4, 5]
+    said = {line["error"] for line in log if line["event"] == "fetch_failed"}
+    assert len(said) == [line["event"] for line in log].count("fetch_failed")
 
 
 async def test_batches_fetched_ahead_are_bounded(

@@ -235,6 +235,7 @@ class SourceMirror:
             sources=self._hub.selected.sources_of(topic),
             settings=self._settings_of(topic),
             origins=partitions.origins,
+            ended=partitions.origins.keys() - partitions.tokens.keys(),
         )
 
     def _reject_loops(self) -> dict[str, str]:
@@ -300,7 +301,8 @@ class SourceMirror:
         # With the epoch of now: the partition may have been another member's since it was copied here.
         token = hub.sources.origin_of(self.name, assignment).token()
         ended = PartitionCopy(assignment, token=token, copier_epoch=epoch)
-        end = (await hub.destination.locate(ended)).source_offset
+        is_unwritten = hub.replicas.is_unwritten(assignment.replica)
+        end = 0 if is_unwritten else (await hub.destination.locate(ended)).source_offset
         last = copy.progress.high_watermark
         detail = f"topic id {source.topic_id}" + ("" if last is None else f", high watermark {last} when last seen")
         cluster_id = hub.sources.cluster_ids[self.name]

@@ -49,6 +49,7 @@ from pipeline.promotion import MIRROR_PROMOTED, Promotion
 from pipeline.protocol.messages.describe_configs import ResourceType
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.protocol.schema import ZERO_UUID
+from pipeline.provenance import MIRROR_PARTITIONS, Provenance
 from pipeline.records.batch import iterate_headers
 from pipeline.records.batch_sums import BatchSums, SumKind
 
@@ -377,7 +378,8 @@ class Reverser:
         """Create the replica with as many partitions as the hub's topic has (step 4)."""
         count = len((await list_topics(self._hub, timeout_s=self._timeout_s))[topic].partitions)
         replicas = await replicas_for(self._old, timeout_s=self._timeout_s)
-        configs = {MIRROR_SOURCE_CONFIG: self._hub_name}
+        # No mirror writes before it has entered whose copy each partition is: not one that was paused all the time.
+        configs = {MIRROR_SOURCE_CONFIG: self._hub_name, MIRROR_PARTITIONS: Provenance().encode()}
         new = NewTopic(name=topic, partitions=count, replication_factor=replicas, configs=configs)
         await create_topics(self._old, [new], exist_ok=True, timeout_s=self._timeout_s)
         await self._check_replica(topic)

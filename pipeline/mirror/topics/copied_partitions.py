@@ -31,7 +31,7 @@ class CopiedPartitions:
 
     entries: Sequence[tuple[SourcePartition, Assignment]]
     origins: Mapping[int, Origin]
-    """Provenance by replica partition. Those of `recreated` may not have been copied to yet."""
+    """Provenance by replica partition, also of `recreated`."""
     tokens: Mapping[int, str]
     """`Origin.token` of each of these, without `recreated`."""
     recreated: Sequence[tuple[SourcePartition, Assignment]]

@@ -3,13 +3,14 @@
 Invariants:
 A. A partition is assigned only after its replica has the settings and the entry of `mirror.partitions` for it. So no
    record is copied that other settings would delete, and no record without a known source.
-B. Entries of `mirror.partitions` are written before the partitions that they describe, and never changed.
+B. Entries of `mirror.partitions` are written before the partitions that they describe, and never changed. None is
+   added for a source topic that is gone: the replica may have been created for the topic that takes over.
 C. A topic of the destination without `mirror.source` is not a replica, and is left alone.
 D. A replica that has what it should have costs no request.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import trio
@@ -82,6 +83,8 @@ class WantedReplica:
     settings: CombinedSettings | None
     origins: Mapping[int, Origin]
     """Provenance of the replica partitions that are to be assigned."""
+    ended: Collection[int]
+    """Those of them whose source topics are gone: nothing is copied into them."""
 
     @property
     def values(self) -> Mapping[str, str]:
@@ -189,7 +192,7 @@ class ReplicaTopics:
                 reason = f"{topic} of the hub has no mirror.source: it is a topic of its own, and no replica"
                 raise NotAReplicaError(f"{reason}; give one of the two topics another name")
             await self._follow(topic, wanted.settings)
-            refused = await self._enter(topic, self._known(topic), wanted.origins)
+            refused = await self._enter(topic, self._known(topic), wanted)
             if len((await self._destination.topic(topic)).partitions) < wanted.count:
                 await self._destination.refresh(timeout_s=self._config.timeout_s)  # another mirror may have grown it
                 if len((await self._destination.topic(topic)).partitions) < wanted.count:
@@ -229,7 +232,7 @@ class ReplicaTopics:
         else:
             configs |= TIMES_OF_BATCHES
         if self._checks_sources:
-            provenance, _ = _with_origins(topic, Provenance(), wanted.origins)
+            provenance, _ = _with_origins(topic, Provenance(), wanted)
             configs[MIRROR_PARTITIONS] = provenance.encode()
         return NewTopic(name=topic, partitions=wanted.count, replication_factor=replicas, configs=configs)
 
@@ -268,14 +271,17 @@ class ReplicaTopics:
         }
         return {name: value for name, value in changes.items() if name not in replica.refused}
 
-    async def _enter(self, topic: str, replica: ReplicaTopic, origins: Mapping[int, Origin]) -> dict[int, str]:
+    async def _enter(self, topic: str, replica: ReplicaTopic, wanted: WantedReplica) -> dict[int, str]:
         """Write the entries of `mirror.partitions` that are missing. Return the reasons against other partitions."""
+        origins = wanted.origins
         source = next((origin.source for origin in origins.values()), "")
         if not self._checks_sources or replica.entered.get(source) is origins:
             return {}
         text = replica.overrides.get(MIRROR_PARTITIONS)
         present = Provenance() if text is None else Provenance.parse(text)
-        provenance, refused = _with_origins(topic, present, origins)
+        if text is None:  # the partitions may have records from before entries were known
+            wanted = replace(wanted, ended=())
+        provenance, refused = _with_origins(topic, present, wanted)
         if provenance != present or text is None:
             try:
                 await self._alter(topic, {MIRROR_PARTITIONS: provenance.encode()})
@@ -286,6 +292,14 @@ class ReplicaTopics:
         elif not refused:
             replica.entered[source] = origins
         return refused
+
+    def is_unwritten(self, replica: TopicPartition) -> bool:
+        """True if no mirror can have written to a replica: it has no entry, and brokers require one."""
+        known = self.topics.get(replica.topic)
+        text = None if known is None else known.overrides.get(MIRROR_PARTITIONS)
+        return (
+            bool(self._checks_sources) and text is not None and not Provenance.parse(text).origin_of(replica.partition)
+        )
 
     def problems(self) -> list[dict[str, Any]]:
         """Return the entries of `topics` in the status: replicas that differ from their sources, and in what."""
@@ -302,17 +316,16 @@ class ReplicaTopics:
         await alter_configs(self._destination, {resource: changes}, timeout_s=self._config.timeout_s)
 
 
-def _with_origins(
-    topic: str, provenance: Provenance, origins: Mapping[int, Origin]
-) -> tuple[Provenance, dict[int, str]]:
-    """Return the provenance with entries for these replica partitions, and the reasons against some of them."""
+def _with_origins(topic: str, provenance: Provenance, wanted: WantedReplica) -> tuple[Provenance, dict[int, str]]:
+    """Return the provenance with the entries that the replica needs, and the reasons against some partitions."""
     refused: dict[int, str] = {}
-    for number, origin in sorted(origins.items()):
+    for number, origin in sorted(wanted.origins.items()):
         known = provenance.origin_of(number)
         if known is not None and known.token() == origin.token():
             continue
         try:
-            provenance = provenance.with_partition(number, origin)
+            added = provenance.with_partition(number, origin)
+            provenance = provenance if number in wanted.ended else added
         except ConfigurationError as error:
             replica = TopicPartition(topic, number)
             refused[number] = (

@@ -1,24 +1,39 @@
 """A topic that fails over, returns, and fails over again: each time it has the partitions that it always had."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from pipeline.cli.mirror.failover import read_table
-from pipeline.client.admin.topics import delete_topics
+from pipeline.client.admin.topics import delete_topics, list_topics
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.log.files import DiskFiles
 from pipeline.mirror.failover.failback import ReversedTopic, Reverser
 from pipeline.mirror.failover.promotion import Promoter
 from pipeline.mirror.failover.taking_over import take_over
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.gaps import GapReason, gap_of
-from pipeline.mirror.journals.table import Assignment
+from pipeline.mirror.journals.table import Assignment, Proposal
 from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.model import TopicPartition
+from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.brokers import clock
-from tests.support.mirrors import CLICKS, DEADLINE_S, Site, make, mirroring_of, publish, read, until_copied
+from tests.support.mirrors import (
+    CLICKS,
+    DEADLINE_S,
+    Site,
+    batch_at,
+    make,
+    mirroring_of,
+    publish,
+    read,
+    token_of,
+    until_copied,
+    until_said,
+)
 
 OTHER = TopicPartition("clicks", 1)
 
@@ -118,3 +133,65 @@ async def test_a_replica_of_another_source_is_not_taken_over(site: Site, tmp_pat
     assert not await take_over(site.hub, site.east, source, "clicks", clock=clock, rng=Random(1), timeout_s=DEADLINE_S)
     assert await takes_over(site)
     assert await takes_over(site), "a repeated command says the same"
+
+
+async def came_back(site: Site, tmp_path: Path) -> None:
+    """The hub's topic is created again; the command was interrupted before anything was taken over."""
+    await returned(site, tmp_path)
+    await delete_topics(site.hub, ["clicks"], timeout_s=DEADLINE_S)
+    await make(site.hub, partitions=2, mirror_source="east", mirror_partitions="[]")
+
+
+@pytest.mark.parametrize("is_group", [False, True], ids=["alone", "group"])
+async def test_a_mirror_that_sees_the_new_topic_first_goes_on_once_it_has_taken_over(
+    site: Site, tmp_path: Path, is_group: bool
+) -> None:
+    """The mirror halts, and must not enter the deleted topic as the source of the new replica."""
+    await came_back(site, tmp_path)
+    async with MemoryZooKeeper().open() as client, site.mirroring(client if is_group else None) as mirror:
+        await until_said(mirror, "To copy the new one")
+        assert await takes_over(site)
+        await until_copied(site.hub, CLICKS, b"0")
+        await until_copied(site.hub, OTHER, b"other")
+    assert [entry.replica for entry in await newest_entries(site)] == [CLICKS, OTHER]
+
+
+async def test_a_repeated_command_takes_over_the_partitions_that_are_left(site: Site, tmp_path: Path) -> None:
+    await came_back(site, tmp_path)
+    entry, _ = await newest_entries(site)
+    topic_id = (await list_topics(site.east))["clicks"].id
+    first = Proposal(
+        source=replace(entry.source, topic_id=topic_id),
+        replica_topic="clicks",
+        replaces=entry.source.topic_id,
+        takes_over=True,
+    )
+    journal = TableJournal(site.hub, lambda _skipped: None)
+    await journal.read_on()
+    await journal.propose([first], clock=clock, rng=Random(1))
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"0")
+        assert await takes_over(site)
+        await until_copied(site.hub, OTHER, b"other")
+
+
+async def test_a_mirror_that_was_paused_all_the_time_cannot_write_to_the_new_replica(
+    site: Site, tmp_path: Path
+) -> None:
+    await copy_to_hub(site)
+    of_the_old_topic = {CLICKS: await token_of(site.hub, CLICKS)}
+    await promote(site.hub)
+    await reverse(site.hub, site.east, "east", "hub", tmp_path / "there")
+    await until_east_follows(site, b"0")
+    await promote(site.east)
+    await reverse(site.east, site.hub, "hub", "east", tmp_path / "back")
+    produced = await raw_produce(
+        site.hub,
+        {CLICKS: batch_at(0, b"old")},
+        keep_offsets=True,
+        timeout_s=DEADLINE_S,
+        sources=of_the_old_topic,
+    )
+    assert "must say whose copy" in str(produced[CLICKS].error)
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"0")

@@ -214,8 +214,7 @@ class Fetcher:
                         nursery.start_soon(self._exchange, broker, queue, planned, nursery)
                     if queue.is_empty and not queue.buffered_bytes.total() and not queue.failures:
                         del self._queues[broker]
-                wakes = [queue.wakes_at_ms(now) for queue in self._queues.values()]
-                wakes.append(self._held.first_at_ms)
+                wakes = [self._held.first_at_ms, *(queue.wakes_at_ms(now) for queue in self._queues.values())]
                 if self._leaderless:
                     self._cluster.refresh_soon()
                     wakes.append(now + self._cluster.config.retry_backoff_ms)

@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -133,8 +134,12 @@ class BrokerHandle:
         """Return None if no partition needs this broker while other replicas are out of sync, else which ones do."""
         if self.parts is None:
             return None
-        return self.parts.context.session.problem or self._named(
-            "in need of this broker, as other replicas are out of sync", partitions_that_need
+        view = self.parts.context.view
+        find = partial(partitions_that_need, staying=view.brokers.keys() - view.shutting_down)
+        return (
+            self._cluster_problem()
+            or self.parts.context.session.problem
+            or self._named("in need of this broker, as other replicas are out of sync or about to stop", find)
         )
 
     def _named(self, what: str, find: FindPartitions) -> str | None:

@@ -3,7 +3,7 @@
 A rolling restart that waits for both never takes two replicas of a partition out of sync.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from pipeline.broker.cluster.view import TopicView
 from pipeline.model import BrokerId, TopicPartition
@@ -17,19 +17,19 @@ def replicas_out_of_sync(topics: Iterable[TopicView], broker: BrokerId) -> Itera
                 yield TopicPartition(topic.name, index)
 
 
-def partitions_that_need(topics: Iterable[TopicView], broker: BrokerId) -> Iterator[TopicPartition]:
-    """Yield partitions that would have too few replicas in sync without the broker, while others are out of sync.
+def partitions_that_need(
+    topics: Iterable[TopicView], broker: BrokerId, staying: Collection[BrokerId]
+) -> Iterator[TopicPartition]:
+    """Yield partitions that would have too few replicas in sync without the broker, while others may catch up.
 
-    Too few: none, or fewer than `min.insync.replicas`. A partition whose replicas are all in sync has no more to wait
-    for, however few they are.
+    `staying`: brokers that are alive and do not shut down; the replicas of all others do not count. Too few: none, or
+    fewer than `min.insync.replicas`. A partition whose replicas are all in sync has no more to wait for, however few
+    they are.
     """
     for topic in topics:
         needed = max(1, topic.settings.min_insync_replicas)
         for index, partition in topic.partitions.items():
-            isr = partition.isr
-            if (
-                broker in isr
-                and len(isr) <= needed
-                and any(replica not in isr for replica in partition.origin_replicas)
-            ):
+            others = {*partition.isr} & {*staying} - {broker}
+            is_all = others >= {*partition.origin_replicas} - {broker}
+            if broker in partition.isr and len(others) < needed and not is_all:
                 yield TopicPartition(topic.name, index)

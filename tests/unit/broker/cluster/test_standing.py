@@ -12,6 +12,7 @@ from pipeline.broker.settings.topic import topic_settings
 from pipeline.model import BrokerId, TopicPartition
 
 ONE = BrokerId(1)
+ALL = {1, 2, 3}
 DEFAULTS = BrokerConfig.from_settings({"broker.id": 1, "log.dirs": "/none", "zookeeper.connect": "none:1"})
 
 
@@ -38,18 +39,22 @@ def test_a_broker_has_caught_up_once_all_its_replicas_are_in_sync(seen: Any, lag
 
 
 @pytest.mark.parametrize(
-    ("seen", "is_needed"),
+    ("seen", "is_needed", "staying"),
     [
-        (topic(1, 2, 3), False),
-        (topic(1, 2), True),
-        (topic(1, 2, min_isr=1), False),
-        (topic(1, min_isr=1), True),
-        (topic(1), True),
-        (topic(2, 3), False),  # itself out of sync: nobody loses it
-        (topic(1, replicas=(1,)), False),  # nobody to wait for
-        (topic(1, 2, replicas=(1, 2)), False),  # all are in sync, however few
-        (topic(1, 2, replicas=(1, 2, 3), adding=(BrokerId(3),)), False),
+        (topic(1, 2, 3), False, ALL),
+        (topic(1, 2), True, ALL),
+        (topic(1, 2, min_isr=1), False, ALL),
+        (topic(1, min_isr=1), True, ALL),
+        (topic(1), True, ALL),
+        (topic(2, 3), False, ALL),  # itself out of sync: nobody loses it
+        (topic(1, replicas=(1,)), False, ALL),  # nobody to wait for
+        (topic(1, 2, replicas=(1, 2)), False, ALL),  # all are in sync, however few
+        (topic(1, 2, replicas=(1, 2, 3), adding=(BrokerId(3),)), False, ALL),
+        (topic(1, 2, 3), True, {1, 2}),  # another one stops at the same time, or was killed
+        (topic(1, 2, 3), True, {2}),
+        (topic(1, 2, 3, min_isr=1), False, {1, 2}),
+        (topic(1, 2, replicas=(1, 2)), True, {1}),
     ],
 )
-def test_a_broker_may_stop_unless_others_must_catch_up_first(seen: Any, is_needed: Any) -> None:
-    assert list(partitions_that_need([seen], ONE)) == [TopicPartition("t", 0)] * is_needed
+def test_a_broker_may_stop_unless_others_must_catch_up_first(seen: Any, is_needed: Any, staying: Any) -> None:
+    assert list(partitions_that_need([seen], ONE, staying)) == [TopicPartition("t", 0)] * is_needed

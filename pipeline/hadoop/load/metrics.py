@@ -19,22 +19,25 @@ logger = get_logger(__name__)
 
 _PREFIX: Final = "pipeline_load_"
 _TOPIC: Final = ("topic",)
+_LOAD: Final = ("load",)
 
 
 class LoadMetrics:
     """Metrics of the loads of a process, by topic."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, load: str | None = None) -> None:
+        """`load`: a label of all metrics, for loads that do not serve their metrics at addresses of their own."""
+        self._load = {} if load is None else {_LOAD[0]: load}
         self._kept: dict[str, Counter | Gauge] = {}
         """Metrics by the names of their series."""
 
         def counter(name: str, text: str, labels: Sequence[str] = _TOPIC) -> Counter:
-            made = Counter(_PREFIX + name, text, labels, registry=registry)
+            made = Counter(_PREFIX + name, text, (*self._load, *labels), registry=registry)
             self._kept[f"{_PREFIX}{name}_total"] = made
             return made
 
         def gauge(name: str, text: str, labels: Sequence[str] = _TOPIC) -> Gauge:
-            made = Gauge(_PREFIX + name, text, labels, registry=registry)
+            made = Gauge(_PREFIX + name, text, (*self._load, *labels), registry=registry)
             self._kept[_PREFIX + name] = made
             return made
 
@@ -46,26 +49,27 @@ class LoadMetrics:
         self._lag = gauge("lag_records", "Records known at the last plan that are not loaded.")
         self._seconds = gauge("duration_seconds", "Seconds that the last load took.")
         self._success = gauge("last_success_timestamp_seconds", "Time of the last load without an error.")
-        self._failed_rounds = counter("failed_rounds", "Rounds that loaded no topic, for a common reason.", ())
+        rounds = counter("failed_rounds", "Rounds that loaded no topic, for a common reason.", ())
+        self._failed_rounds = rounds.labels(**self._load) if self._load else rounds
 
     def note(self, outcome: TopicResult, now_ms: int) -> None:
         """Take the result of a topic."""
-        topic, result = outcome.topic, outcome.result
-        failures = self._failures.labels(topic)
-        self._seconds.labels(topic).set(outcome.seconds)
+        labels, result = self._load | {_TOPIC[0]: outcome.topic}, outcome.result
+        failures = self._failures.labels(**labels)
+        self._seconds.labels(**labels).set(outcome.seconds)
         if outcome.lag is not None:
-            self._lag.labels(topic).set(outcome.lag)
+            self._lag.labels(**labels).set(outcome.lag)
         if outcome.error is not None:
             failures.inc()
         else:
-            self._success.labels(topic).set(now_ms / 1000)
-        commits = self._commits.labels(topic)
-        records = self._records.labels(topic)
+            self._success.labels(**labels).set(now_ms / 1000)
+        commits = self._commits.labels(**labels)
+        records = self._records.labels(**labels)
         if result is not None and result.committed:
             commits.inc()
             records.inc(result.records)
-            self._quarantined.labels(topic).inc(result.quarantined)
-            self._lost.labels(topic).inc(result.lost)
+            self._quarantined.labels(**labels).inc(result.quarantined)
+            self._lost.labels(**labels).inc(result.lost)
 
     def note_failed_round(self) -> None:
         """Count a round that loaded nothing."""
@@ -77,16 +81,18 @@ class LoadMetrics:
             for sample in family.samples:
                 metric = self._kept.get(sample.name)
                 if metric is not None:
-                    (metric.labels(**sample.labels) if sample.labels else metric).inc(sample.value)
+                    labels = sample.labels | self._load
+                    (metric.labels(**labels) if labels else metric).inc(sample.value)
 
 
 def write_metrics(path: Path, results: Sequence[TopicResult] | None, now_ms: int) -> None:
     """Replace a file of metrics by one that has the results of a run, too; None: the run loaded nothing.
 
-    Node exporter's textfile collector reads such files. Raises PipelineError if the file cannot be written.
+    Node exporter's textfile collector reads such files. It shows one of several series with the same labels, so the
+    file's name is a label. Raises PipelineError if the file cannot be written.
     """
     registry = CollectorRegistry()
-    metrics = LoadMetrics(registry)
+    metrics = LoadMetrics(registry, path.stem)
     try:
         metrics.continue_from(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -94,7 +100,7 @@ def write_metrics(path: Path, results: Sequence[TopicResult] | None, now_ms: int
     except (OSError, ValueError) as error:
         logger.warning("metrics_begin_anew", file=str(path), reason=str(error))
         registry = CollectorRegistry()
-        metrics = LoadMetrics(registry)
+        metrics = LoadMetrics(registry, path.stem)
     for outcome in results or ():
         metrics.note(outcome, now_ms)
     if results is None:

@@ -16,7 +16,7 @@ def shown(path: Path) -> dict[str, float]:
     samples = [sample for family in text_string_to_metric_families(path.read_text()) for sample in family.samples]
     return {
         sample.name.removeprefix("pipeline_load_")
-        + "".join(f" {value}" for value in sample.labels.values()): sample.value
+        + "".join(f" {value}" for name, value in sample.labels.items() if name != "load"): sample.value
         for sample in samples
         if not sample.name.endswith("_created")
     }
@@ -52,6 +52,25 @@ def test_a_run_that_cannot_begin_counts_and_keeps_the_time_of_the_last_success(t
         write_metrics(path, None, 9_000)
     now = shown(path)
     assert (now["failed_rounds_total"], now["last_success_timestamp_seconds clicks"]) == (2, 1)
+
+
+def test_two_loads_of_a_topic_on_one_host_are_told_apart(tmp_path: Path) -> None:
+    """Node exporter shows one of several series with the same labels, of whatever files, and reports no error."""
+    seen = []
+    for name in ("lake", "table"):
+        path = tmp_path / f"{name}.prom"
+        write_metrics(path, [outcome("clicks", committed(10))], 1_000)
+        write_metrics(path, None, 9_000)
+        families = text_string_to_metric_families(path.read_text())
+        seen += [(sample.name, *sample.labels.items()) for family in families for sample in family.samples]
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_file_of_an_older_version_is_continued(tmp_path: Path) -> None:
+    path = tmp_path / "lake.prom"
+    path.write_text('pipeline_load_last_success_timestamp_seconds{topic="clicks"} 1.0\n')
+    write_metrics(path, None, 9_000)
+    assert shown(path)["last_success_timestamp_seconds clicks"] == 1
 
 
 def test_a_file_that_is_none_of_a_load_is_replaced(tmp_path: Path) -> None:

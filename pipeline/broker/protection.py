@@ -8,13 +8,14 @@ import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 from prometheus_client.core import Metric
 
-from pipeline.broker.metrics.security import collect_authentications
+from pipeline.broker.metrics.security import collect_authentications, collect_certificates
 from pipeline.broker.requests.context import BrokerContext
 from pipeline.broker.security.authentication import AuthenticationCounts, SaslAuthenticator, SaslPlan
 from pipeline.broker.security.sasl.mechanism import Proof, SaslMechanism
@@ -159,9 +160,10 @@ class Protection:
         for plan in self.config.plans:
             security = self.config.security_of(plan)
             if plan.protocol.is_encrypted:
-                make = partial(server_context, tls_plan(security), _CLIENT_AUTH[security.client_auth])
+                tls = tls_plan(security)
+                make = partial(server_context, tls, _CLIENT_AUTH[security.client_auth])
                 paths = [security.keystore_location, security.truststore_location]
-                self.contexts[plan.name] = ReloadingContext(make, paths)
+                self.contexts[plan.name] = ReloadingContext(make, paths, tls.identity or TlsIdentity())
             if plan.protocol.is_sasl and not security.sasl_enabled_mechanisms:
                 raise ConfigurationError(
                     "sasl.enabled.mechanisms", f"is missing: nobody could log in to the listener {plan.name}"
@@ -224,8 +226,7 @@ class Protection:
 
     def metrics(self) -> Iterator[Metric]:
         """Collect counts of logins and certificates."""
-        failed = {name: context.failures for name, context in self.contexts.items()}
-        return collect_authentications(self.counts, failed)
+        return chain(collect_authentications(self.counts), collect_certificates(self.contexts))
 
     def serve(
         self, plan: ListenerPlan, listener: ConnectionListener, broker: BrokerContext, handle: Handler

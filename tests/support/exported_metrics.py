@@ -5,18 +5,23 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.cli.foreground import service_metrics
 from pipeline.hadoop.load.metrics import LoadMetrics
-from pipeline.net.http.login_counts import LoginCounts
+from pipeline.model import HostPort
+from pipeline.net.http.security import HttpSecurity
+from pipeline.net.http.server import operations_routes
+from pipeline.net.http.service import HttpService, serve_service
 from pipeline.testing.memory_journal import MemoryJournal
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.audit_site import AuditSite
 from tests.support.brokers import serving_cluster
 from tests.support.mirrors import CLICKS, make, mirroring_of, publish, until_copied
 from tests.support.registry import serving_registry
+from tests.support.secured_http import http_files
 from tests.support.serving_broker import serving_broker
 
 TARGET_LABELS = frozenset({"job", "instance", "datacenter"})
@@ -47,9 +52,7 @@ def series_of(registry: CollectorRegistry) -> dict[str, frozenset[str]]:
 async def exporting_services(directory: Path) -> AsyncIterator[dict[str, CollectorRegistry]]:
     """Run a broker, a mirror, a registry, an audit and the metrics of a load; gives the registries of their metrics."""
     services = {job: service_metrics() for job in ("broker", "mirror", "registry", "audit", "load")}
-    for job, registry in services.items():
-        registry.register(LoginCounts(job))
-    LoadMetrics(services["load"])
+    LoadMetrics(services["load"], "lake")
     services["audit"].register(AuditSite().metrics)
     config = BrokerConfig.from_settings(
         {
@@ -70,9 +73,16 @@ async def exporting_services(directory: Path) -> AsyncIterator[dict[str, Collect
         mirroring_of(hub, services["mirror"], of_group, None, member, east=east),
         serving_registry(MemoryJournal(), metrics=services["registry"]) as url,
         httpx.AsyncClient() as client,
+        trio.open_nursery() as nursery,
     ):
         (await client.get(f"{url}/subjects")).raise_for_status()  # which builds the part that forwards
+        security = HttpSecurity.from_settings(http_files(directory).settings)
+        secured = HttpService(
+            name="load", routes=operations_routes(services["load"], lambda: None), roles={}, metrics=services["load"]
+        )
+        await nursery.start(serve_service, secured, HostPort("127.0.0.1", 0), security)
         await make(east)
         await publish(east, b"copied")
         await until_copied(hub, CLICKS, b"copied")
         yield services
+        nursery.cancel_scope.cancel()

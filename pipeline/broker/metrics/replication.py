@@ -92,6 +92,7 @@ def collect_controller(broker: BrokerContext) -> Iterator[Metric]:
     is_known = broker.session.problem is None
     leaderless: tuple[float, float] = _count_leaderless(broker.view) if is_active else (0, 0)
     offline, imbalanced = leaderless if is_known else (math.nan, math.nan)
+    live = (len(broker.view.brokers) if is_active else 0) if is_known else math.nan
     topics = list(broker.view.topics()) if is_active else []
     for name, value, text in (
         (
@@ -103,6 +104,11 @@ def collect_controller(broker: BrokerContext) -> Iterator[Metric]:
             "offlinepartitionscount",
             offline,
             "Partitions of the cluster without a live leader; NaN while ZooKeeper is away.",
+        ),
+        (
+            "activebrokercount",
+            live,
+            "Brokers that are registered, at the controller; NaN while ZooKeeper is away, 0 elsewhere.",
         ),
         ("preferredreplicaimbalancecount", imbalanced, "Partitions not led by their first replica."),
         ("globaltopiccount", len(topics), "Topics of the cluster, at the controller; 0 elsewhere."),

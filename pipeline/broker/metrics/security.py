@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pipeline.broker.security.authentication import AuthenticationCounts
 from pipeline.broker.security.decisions import AuthorizerLog
 from pipeline.coordination.acl_znodes import camel_case
+from pipeline.net.security.tls_context import ReloadingContext
 
 _CONNECTIONS = "kafka_server_socket_server_metrics"
 _LISTENER = ("listener",)
@@ -24,8 +25,8 @@ def collect_authorizations(log: AuthorizerLog) -> Iterator[Metric]:
     yield denied
 
 
-def collect_authentications(counts: AuthenticationCounts, failed_reloads: Mapping[str, int]) -> Iterator[Metric]:
-    """Count authentications by listener, and certificates that could not be reloaded."""
+def collect_authentications(counts: AuthenticationCounts) -> Iterator[Metric]:
+    """Count authentications by listener."""
     for name, counted, text in (
         ("successful_authentication", counts.successes, "Clients that were let in by SASL or TLS."),
         ("failed_authentication", counts.failures, "Clients that failed to prove who they are."),
@@ -36,9 +37,19 @@ def collect_authentications(counts: AuthenticationCounts, failed_reloads: Mappin
         for listener, count in sorted(counted.items()):
             family.add_metric((listener,), count)
         yield family
+
+
+def collect_certificates(contexts: Mapping[str, ReloadingContext]) -> Iterator[Metric]:
+    """Certificates by listener: changes that could not be used, and when the one in force expires."""
     reloads = CounterMetricFamily(
         "pipeline_certificate_reload_failures", "Changed certificates that could not be used.", labels=_LISTENER
     )
-    for listener, count in sorted(failed_reloads.items()):
-        reloads.add_metric((listener,), count)
-    yield reloads
+    ends = GaugeMetricFamily(
+        "pipeline_certificate_expiration_timestamp_seconds",
+        "Time at which the certificate of a listener expires, in seconds since 1970.",
+        labels=_LISTENER,
+    )
+    for listener, context in sorted(contexts.items()):
+        reloads.add_metric((listener,), context.failures)
+        ends.add_metric((listener,), context.end_s)
+    yield from (reloads, ends)

@@ -6,12 +6,14 @@ Invariant: a file that cannot be used any more leaves the last one in force, and
 import os
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
 import trio
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -116,15 +118,24 @@ class HttpProtection:
             trust = TlsTrust(path=security.truststore_location, setting="http.ssl.truststore.location")
             plan = TlsPlan(identity=identity, trust=None if security.truststore_location is None else trust)
             make = partial(server_context, plan, _CLIENT_AUTH[security.client_auth])
-            self._tls = ReloadingContext(make, [security.keystore_location, security.truststore_location])
+            self._tls = ReloadingContext(make, [security.keystore_location, security.truststore_location], identity)
             if security.metrics_listen is not None:
                 make = partial(server_context, TlsPlan(identity=identity), ssl.CERT_NONE)
-                self._tls_of_metrics = ReloadingContext(make, [security.keystore_location])
+                self._tls_of_metrics = ReloadingContext(make, [security.keystore_location], identity)
 
     @property
     def tls(self) -> ssl.SSLContext | None:
         """Context of the next connection, None for connections without TLS."""
         return None if self._tls is None else self._tls.context
+
+    def collect_certificate(self) -> Iterator[Metric]:
+        """Collect the end of the certificate, if there is one."""
+        if self._tls is not None:
+            yield GaugeMetricFamily(
+                "pipeline_http_certificate_expiration_timestamp_seconds",
+                "Time at which the certificate of the HTTP server expires, in seconds since 1970.",
+                value=self._tls.end_s,
+            )
 
     @property
     def tls_of_metrics(self) -> ssl.SSLContext | None:

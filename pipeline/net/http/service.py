@@ -1,5 +1,6 @@
 """HTTP server of a service with its protection: users, roles, and perhaps a port of its own for metrics."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -7,6 +8,8 @@ from functools import partial
 
 import trio
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
 
@@ -15,7 +18,7 @@ from pipeline.model import HostPort
 from pipeline.net.http.protection import HttpProtection
 from pipeline.net.http.roles import OPERATIONS_ROLES, RoleTable
 from pipeline.net.http.security import OPERATIONS_PATHS, HttpSecurity
-from pipeline.net.http.server import ReadinessRoute, http_application, serve_http
+from pipeline.net.http.server import HealthCheck, ReadinessRoute, http_application, serve_http
 from pipeline.net.http.users import Role
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.service_manager import service_manager
@@ -68,7 +71,11 @@ async def serve_service(
     if security.asks_login and not security.is_encrypted and address.host not in _LOCAL:
         logger.warning("http_passwords_in_clear_text", address=str(address), advice="set http.ssl.keystore.location")
     bound: HostPort
-    with unwrapped_errors(), _registered(service.metrics, protection, security):
+    checks = [route.check for route in service.routes if isinstance(route, ReadinessRoute)]
+    collectors: list[Collector] = [_ServerState(checks, protection)]
+    if security.asks_login or security.client_auth != "none":
+        collectors.append(protection.counts)
+    with unwrapped_errors(), _registered(service.metrics, collectors):
         async with trio.open_nursery() as nursery:
             await nursery.start(protection.run)
             serve = partial(serve_http, tls=lambda: protection.tls, handshake_failed=protection.note_failed_handshake)
@@ -80,9 +87,8 @@ async def serve_service(
             bound = await nursery.start(serve, protection.around(application), address)
             logger.info("http_served", address=str(bound))
             task_status.started(bound)
-            for route in service.routes:
-                if isinstance(route, ReadinessRoute):
-                    nursery.start_soon(service_manager().announce, route.check)
+            for check in checks:
+                nursery.start_soon(service_manager().announce, check)
 
 
 class InterimServer:
@@ -121,14 +127,30 @@ async def serve_interim(
     server.ended.set()
 
 
+class _ServerState(Collector):
+    """Metrics of the server of a service: the answer of `/readyz`, the clock, and the end of the certificate."""
+
+    def __init__(self, checks: Sequence[HealthCheck], protection: HttpProtection) -> None:
+        self._checks = checks
+        self._protection = protection
+
+    def collect(self) -> Iterator[Metric]:
+        """Carry out the check of a service that has one."""
+        for check in self._checks:
+            text = "1 if /readyz succeeds, 0 if it says what is missing."
+            yield GaugeMetricFamily("pipeline_ready", text, value=int(check() is None))
+        text = "Clock of the host, in seconds since 1970."
+        yield GaugeMetricFamily("pipeline_time_seconds", text, value=time.time())
+        yield from self._protection.collect_certificate()
+
+
 @contextmanager
-def _registered(metrics: CollectorRegistry, protection: HttpProtection, security: HttpSecurity) -> Iterator[None]:
-    """Have the metrics count logins, if there are any."""
-    if not security.asks_login and security.client_auth == "none":
-        yield
-        return
-    metrics.register(protection.counts)
+def _registered(metrics: CollectorRegistry, collectors: Sequence[Collector]) -> Iterator[None]:
+    """Have the metrics contain what these collect."""
+    for collector in collectors:
+        metrics.register(collector)
     try:
         yield
     finally:
-        metrics.unregister(protection.counts)
+        for collector in collectors:
+            metrics.unregister(collector)

@@ -155,15 +155,34 @@ def _fault(path: Path | None, error: Exception, wanted: str) -> str:
     return f"{place}: {error}"
 
 
+def certificate_end_s(identity: TlsIdentity) -> float:
+    """Return the time at which the first certificate of a chain expires, in seconds since 1970.
+
+    0 for one that cannot be read, so that an alert fires.
+    """
+    from cryptography import x509  # clients, which have no use for it, would take the time and memory, too
+
+    text = (
+        identity.certificate_path.read_bytes() if identity.certificate_path else (identity.certificate or "").encode()
+    )
+    try:
+        return min(each.not_valid_after_utc.timestamp() for each in x509.load_pem_x509_certificates(text))
+    except ValueError:  # OpenSSL takes what this library does not read
+        return 0.0
+
+
 class ReloadingContext:
     """A context that is made again when one of its files has changed."""
 
-    def __init__(self, make: Callable[[], ssl.SSLContext], paths: Sequence[Path | None]) -> None:
-        """`make` raises ConfigurationError. So does this, the first time."""
+    def __init__(self, make: Callable[[], ssl.SSLContext], paths: Sequence[Path | None], identity: TlsIdentity) -> None:
+        """`make` raises ConfigurationError. So does this, the first time. `identity`: of the context that it makes."""
         self._make = make
         self._paths = [path for path in paths if path is not None]
+        self._identity = identity
         self._seen = self._state()
         self.context = make()
+        self.end_s = certificate_end_s(identity)
+        """Time at which the certificate in force expires, in seconds since 1970."""
         self.failures = 0
         """Changes that could not be taken over."""
         self.reloads = 0
@@ -176,6 +195,7 @@ class ReloadingContext:
         self._seen = state
         try:
             self.context = self._make()
+            self.end_s = certificate_end_s(self._identity)
         except ConfigurationError as error:
             self.failures += 1
             logger.error("certificate_not_reloaded", error=str(error), effect="the last one stays in force")

@@ -113,7 +113,7 @@ async def check(http: httpx.AsyncClient, url: str, zookeeper: MemoryZooKeeper) -
     assert await values("Brokers down") == [0]
     assert await values("Controllers") == [1]
     assert await values("Without ZooKeeper for") == [0]
-    assert await firing() == set()
+    assert await firing() == {"Watchdog"}
     zookeeper.stop()
 
     async def is_told() -> bool:

@@ -168,9 +168,10 @@ async def test_brokers_report_metrics_of_controller_and_replicas(start: Start) -
         def of_replicas(broker: Broker, name: str) -> float | None:
             return broker.metrics.get_sample_value(f"kafka_server_replicamanager_{name}")
 
-        names = ("activecontrollercount", "globaltopiccount", "globalpartitioncount", "offlinepartitionscount")
-        assert [of_controller(one, name) for name in names] == [1, 1, 1, 0]
+        names = ("activecontrollercount", "activebrokercount", "globaltopiccount", "globalpartitioncount")
+        assert [of_controller(one, name) for name in names] == [1, 2, 1, 1]
         assert [of_controller(two, name) for name in names] == [0, 0, 0, 0]
+        assert [of_controller(broker, "offlinepartitionscount") for broker in (one, two)] == [0, 0]
         with trio.fail_after(TIMEOUT_S):
             while of_replicas(two, "leadercount") != 1:
                 await trio.sleep(0.01)

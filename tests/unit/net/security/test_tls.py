@@ -291,9 +291,10 @@ def _pem(made: KeyPair) -> tuple[str, str]:
 async def test_a_new_certificate_serves_new_connections_and_a_broken_one_does_not(tmp_path: Path) -> None:
     path = tmp_path / "server.pem"
     path.write_text("\n".join(_pem(SERVER)))
-    plan = TlsPlan(identity=TlsIdentity(certificate_path=path))
-    reloading = ReloadingContext(lambda: server_context(plan, ssl.CERT_NONE), [path, None])
-    first = reloading.context
+    identity = TlsIdentity(certificate_path=path)
+    plan = TlsPlan(identity=identity)
+    reloading = ReloadingContext(lambda: server_context(plan, ssl.CERT_NONE), [path, None], identity)
+    first, end_s = reloading.context, reloading.end_s
     reloading.look()
     assert reloading.context is first
     path.write_text("broken")
@@ -302,10 +303,13 @@ async def test_a_new_certificate_serves_new_connections_and_a_broken_one_does_no
     path.unlink()
     reloading.look()
     assert (reloading.context is first, reloading.failures) == (True, 2)
-    renewed = AUTHORITY.issue("broker-1 renewed", ["localhost"])
-    path.write_text("\n".join(_pem(renewed)))
+    assert reloading.end_s == end_s
+    ends = (TODAY + timedelta(days=9)).replace(microsecond=0)
+    renewed = AUTHORITY.issue("broker-1 renewed", ["localhost"], ends=ends)
+    path.write_text("\n".join([*_pem(renewed), AUTHORITY.certificate]))
     reloading.look()
     assert (reloading.context is first, reloading.reloads) == (False, 1)
+    assert reloading.end_s == ends.timestamp()  # of the first certificate of the chain that expires
 
 
 async def test_a_closed_transport_wakes_who_waits() -> None:

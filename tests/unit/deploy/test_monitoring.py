@@ -58,7 +58,7 @@ def test_no_runbook_is_left_without_its_alert() -> None:
     assert set(re.findall(r"^### (\w+)$", (ROOT / RUNBOOKS).read_text(), re.MULTILINE)) == alerts
 
 
-def test_runbooks_name_commands_and_options_that_there_are() -> None:
+def test_runbooks_name_commands_that_there_are_with_the_options_that_they_need() -> None:
     root = typer.main.get_command(app)
     written = re.findall(r"`pipeline ([^`]+)`", (ROOT / RUNBOOKS).read_text())
     assert written
@@ -70,6 +70,9 @@ def test_runbooks_name_commands_and_options_that_there_are() -> None:
         options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         assert not hasattr(command, "commands"), line
         assert [word for word in words if word.startswith("-") and word not in options] == [], line
+        needed = [each for each in command.params if each.required]
+        assert [each.name for each in needed if each.opts[0].startswith("-") and not {*each.opts} & {*words}] == [], line
+        assert len([each for each in needed if not each.opts[0].startswith("-")]) <= len(words), line
 
 
 def expressions() -> list[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """Messages to the service manager that started this process (systemd, sd_notify(3)): ready, alive, stopping.
 
 NOTIFY_SOCKET names the manager's socket; without it nothing is sent. Invariants: a message never blocks and never fails
-the service, and is lost if the manager does not take it. Signs of life come from a task of the event loop, so a loop
-that hangs gives none.
+the service, and is lost if the manager does not take it; only that the service is ready is told until it is taken,
+since nobody would tell it again. Signs of life come from a task of the event loop, so a loop that hangs gives none.
 """
 
 import os
@@ -41,14 +41,16 @@ class ServiceManager:
         interval_s = int(watchdog) / 1e6 / SIGNS_IN_TIME if is_watched else INTERVAL_S
         return cls(address if address and address[0] in "/@" else None, interval_s)
 
-    def tell(self, *assignments: str) -> None:
-        """Send assignments such as READY=1."""
+    def tell(self, *assignments: str) -> bool:
+        """Send assignments such as READY=1. Return False if there is a manager that did not take them."""
         if self.address is None:
-            return
+            return True
         name = self.address.replace("@", "\0", 1) if self.address.startswith("@") else self.address
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
-            sender.sendto("\n".join(assignments).encode(), name)
+            sender.sendto("\n".join(assignments).encode(errors="replace"), name)
+            return True
+        return False
 
     async def keep_alive(self) -> None:
         """Give signs of life until cancelled. Each one extends the time of a start, but not that of a stop."""
@@ -65,7 +67,8 @@ class ServiceManager:
                 self.tell(f"STATUS={' '.join(reason.split())}")
                 told = reason
             await trio.sleep(LOOK_INTERVAL_S)
-        self.tell("READY=1", "STATUS=ready")
+        while not self.tell("READY=1", "STATUS=ready"):
+            await trio.sleep(LOOK_INTERVAL_S)
 
     def note_stop(self) -> None:
         """Tell that the service stops."""

@@ -103,6 +103,29 @@ async def test_a_manager_that_is_gone_or_takes_nothing_fails_no_service(manager:
     assert 0 < len(manager.heard()) < 10_000
 
 
+async def test_a_service_is_ready_at_last_though_the_manager_takes_nothing_for_a_while(
+    manager: Manager, autojump_clock: Any
+) -> None:
+    full = service(manager)
+    await trio.to_thread.run_sync(partial(_fill, full))
+
+    async def take_all_later() -> None:
+        await trio.sleep(5)
+        manager.heard()
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_all_later)
+            await full.announce(lambda: None)
+    assert manager.heard() == ["READY=1\nSTATUS=ready"]
+
+
+async def test_a_reason_with_bytes_of_no_text_fails_no_service(manager: Manager, autojump_clock: Any) -> None:
+    reasons = ["cannot read /data/\udcff", None]
+    await service(manager).announce(lambda: reasons.pop(0))
+    assert manager.heard() == ["STATUS=cannot read /data/?", "READY=1\nSTATUS=ready"]
+
+
 def _fill(full: ServiceManager) -> None:
     for _ in range(10_000):
         full.tell("STATUS=" + "x" * 100)

@@ -67,7 +67,9 @@ class ServiceManager:
                 self.tell(f"STATUS={' '.join(reason.split())}")
                 told = reason
             await trio.sleep(LOOK_INTERVAL_S)
-        while not self.tell("READY=1", "STATUS=ready"):
+        while True:
+            if self.tell("READY=1", "STATUS=ready"):
+                break
             await trio.sleep(LOOK_INTERVAL_S)
 
     def note_stop(self) -> None:

@@ -3,7 +3,7 @@
 {{- $port := ternary "secureClientPort" "clientPort" .Values.security.tls -}}
 {{- $settings := dict "dataDir" "/var/lib/pipeline/zookeeper" $port 2181 "tickTime" 2000 "initLimit" 10 "syncLimit" 5 "maxClientCnxns" 0 "autopurge.snapRetainCount" 3 "autopurge.purgeInterval" 1 "admin.enableServer" false "4lw.commands.whitelist" "ruok,srvr" "quorumListenOnAllIPs" true -}}
 {{- if .Values.security.tls -}}
-{{- $settings = merge $settings (dict "serverCnxnFactory" "org.apache.zookeeper.server.NettyServerCnxnFactory" "sslQuorum" true "ssl.clientAuth" "none") -}}
+{{- $settings = merge $settings (dict "serverCnxnFactory" "org.apache.zookeeper.server.NettyServerCnxnFactory" "sslQuorum" true "sslQuorumReloadCertFiles" true "ssl.clientAuth" "none") -}}
 {{- range list "ssl." "ssl.quorum." -}}
 {{- $settings = merge $settings (dict (print . "keyStore.location") "/etc/pipeline/secrets/server.pem" (print . "keyStore.type") "PEM" (print . "trustStore.location") "/etc/pipeline/secrets/ca.pem" (print . "trustStore.type") "PEM") -}}
 {{- end -}}

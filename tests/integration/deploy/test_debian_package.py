@@ -93,19 +93,55 @@ def test_a_removal_keeps_settings_and_a_purge_keeps_records_alone(root: DebianRo
     assert (root.path / "etc/pipeline/broker-1.toml").exists()
     assert not (root.path / "opt/pipeline").exists()
     assert not (root.path / "usr/bin/pipeline").is_symlink()
-    assert "/var/lib/pipeline is kept" in root.run("dpkg", "--purge", "pipeline")
+    said = root.run("dpkg", "--purge", "pipeline")
+    assert "/var/lib/pipeline is kept" in said
+    assert "the user pipeline is kept" in said
     assert not (root.path / "etc/pipeline").exists()
     assert (root.path / "var/lib/pipeline/records").read_text() == "kept"
     assert "pipeline" in root.run("getent", "passwd", "pipeline")
 
 
-def test_a_purge_without_records_leaves_nothing(root: DebianRoot) -> None:
+def test_a_purge_without_records_leaves_the_user_alone(root: DebianRoot) -> None:
+    """Files on other disks may be its own: the next new user must not get its number, and with it the files."""
     root.run("dpkg", "--purge", "pipeline")
     left = root.run(
         "find", "/etc", "/opt", "/usr", "/lib/systemd", "/var/lib/pipeline", "-name", "*pipeline*", check=False
     )
     assert [line for line in left.splitlines() if "No such file" not in line] == []
-    assert root.run("getent", "passwd", "pipeline", check=False) == ""
+    assert root.run("getent", "passwd", "pipeline") != ""
+
+
+def test_a_user_and_a_group_that_are_there_are_taken_and_kept(root: DebianRoot) -> None:
+    root.run("dpkg", "--purge", "pipeline")
+    root.run("userdel", "pipeline")
+    root.run("sh", "-euc", "groupadd others; useradd --create-home --gid others --shell /bin/bash pipeline")
+    root.run("dpkg", "--force-unsafe-io", "--install", "/package.deb")
+    assert root.run("stat", "-c", "%U %G", "/var/lib/pipeline") == "pipeline pipeline\n"
+    root.run("dpkg", "--purge", "pipeline")
+    assert root.run("getent", "passwd", "pipeline").endswith(":/home/pipeline:/bin/bash\n")
+    root.run("sh", "-euc", "userdel pipeline; getent group pipeline")
+    root.run("dpkg", "--force-unsafe-io", "--install", "/package.deb")
+    assert root.run("stat", "-c", "%U %G", "/var/lib/pipeline") == "pipeline pipeline\n"
+
+
+def test_a_removal_disables_units_of_the_package_alone(root: DebianRoot) -> None:
+    wanted = root.path / "etc/systemd/system/multi-user.target.wants"
+    wanted.mkdir(parents=True, exist_ok=True)
+    (wanted / "pipeline-others.service").symlink_to("/etc/systemd/system/pipeline-others.service")
+    root.run("systemctl", "--root=/", "enable", "pipeline.target", "pipeline-broker@1", "pipeline-load@lake.timer")
+    root.run("dpkg", "--remove", "pipeline")
+    left = root.run("find", "/etc/systemd/system", "-name", "pipeline*", "-type", "l").splitlines()
+    assert left == ["/etc/systemd/system/multi-user.target.wants/pipeline-others.service"]
+
+
+def test_data_on_a_disk_that_is_not_mounted_is_said_and_mended(root: DebianRoot) -> None:
+    root.run("dpkg", "--purge", "pipeline")
+    (root.path / "var/lib/pipeline").symlink_to("/mnt/data")
+    said = root.run("dpkg", "--force-unsafe-io", "--install", "/package.deb", check=False)
+    assert "/var/lib/pipeline leads to a folder that is missing" in said
+    (root.path / "mnt/data").mkdir()
+    root.run("dpkg", "--configure", "-a")
+    assert root.run("stat", "-c", "%U %a", "/mnt/data") == "pipeline 750\n"
 
 
 def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:

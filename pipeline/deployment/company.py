@@ -31,7 +31,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,
 """A name that is fit for hosts, folders, systemd's instances and clusters."""
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9._/@+-]*[A-Za-z0-9._@+-]$")]
 FurtherRole = Literal["registry", "mirror", "audit", "load"]
-Port = Annotated[int, Field(ge=1, le=65535)]
+Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 
 
 def _flat(value: object) -> object:
@@ -117,9 +117,11 @@ class CompanyHost(SettingsModel):
     rack: Name | None = Field(None, alias="rack")
     """Rack of the host: replicas of a partition are spread over racks. Default: the name of the host, so that its
     brokers never hold two replicas of a partition."""
-    zookeeper: int | None = Field(None, alias="zookeeper", ge=1, le=MAX_ZOOKEEPER_ID)
+    zookeeper: int | None = Field(None, alias="zookeeper", strict=True, ge=1, le=MAX_ZOOKEEPER_ID)
     """Id of the ZooKeeper server on this host, unique in the datacenter. Default: none runs here. Never change it."""
-    brokers: tuple[Annotated[int, Field(ge=0, le=MAX_INT32)], ...] = Field((), alias="brokers", max_length=64)
+    brokers: tuple[Annotated[int, Field(strict=True, ge=0, le=MAX_INT32)], ...] = Field(
+        (), alias="brokers", max_length=64
+    )
     """Ids of the brokers on this host, unique in the datacenter; append new ones at the end, as the place gives the
     port. Default: none. Never change them."""
     disks: tuple[AbsolutePath, ...] = Field((), alias="disks", max_length=64)

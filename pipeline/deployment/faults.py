@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
+from itertools import combinations
 from posixpath import normpath
 
 from pipeline.deployment.company import Company, CompanyMirror, ServiceRole, names_one_topic
@@ -336,6 +337,13 @@ def _loads(company: Company) -> Iterator[str]:
         elif len(hosts) > 1:
             named = " and ".join(host.name for host in hosts)
             yield f"loads.{load.name}: {named} would both run it; give one of them the role load"
+    for one, other in combinations(company.loads, 2):
+        is_one_root = one.root.rstrip("/") == other.root.rstrip("/") and one.datacenter != other.datacenter
+        if is_one_root and (one.topics == other.topics or ".*" in {one.topics, other.topics}):
+            yield (
+                f"loads.{one.name} and loads.{other.name} write the same topics of {one.datacenter} and of "
+                f"{other.datacenter} below one root: a table holds a topic of one cluster; give each datacenter a root"
+            )
     at_work = {load.datacenter for load in company.loads}
     for host in company.hosts_with(ServiceRole.LOAD):
         if host.datacenter not in at_work:

@@ -30,6 +30,12 @@ def test_the_example_has_no_faults() -> None:
         (lambda d: d.pop("hosts"), "hosts is missing"),
         (lambda d: d["hosts"][0].pop("address"), "hosts.east-1.address is missing"),
         (change_host("east-1", rak="a"), "hosts.east-1.rak is no part of the description; did you mean rack?"),
+        (change_host("east-1", zookeeper=True), "hosts.east-1.zookeeper must be a whole number (given: True)"),
+        (change_host("east-1", brokers=["1"]), "hosts.east-1.brokers.1 must be a whole number (given: '1')"),
+        (
+            change_host("east-1", ports={"broker": True}),
+            "hosts.east-1.ports.broker must be a whole number (given: True)",
+        ),
         (change_host("east-1", zookeeper=0), "hosts.east-1.zookeeper must be at least 1 (given: 0)"),
         (change_host("east-1", brokers=["one"]), "hosts.east-1.brokers.1 must be a whole number (given: 'one')"),
         (
@@ -214,6 +220,14 @@ def test_all_faults_of_form_are_found_at_once() -> None:
         (
             change_host("hub-2", roles=["load"]),
             "loads.lake: hub-2 and hub-3 would both run it; give one of them the role load",
+        ),
+        (
+            lambda d: (
+                d["loads"].append({"name": "east", "datacenter": "east", "root": d["loads"][0]["root"] + "/"}),
+                change_host("east-1", roles=["load"])(d),
+            ),
+            "loads.lake and loads.east write the same topics of hub and of east below one root: a table holds a topic "
+            "of one cluster; give each datacenter a root",
         ),
         (
             lambda d: d.pop("loads"),

@@ -36,7 +36,13 @@ def start(
         raise ConfigurationError("ZK_SERVER_HEAP", f"{heap!r} is not a number of megabytes")
     java = find_java()
     if own_id is not None:
-        keep_id(data_directory(config), own_id)
+        settings = read_properties(config)
+        servers = sorted(key.removeprefix("server.") for key in settings if key.startswith("server."))
+        if servers and str(own_id) not in servers:
+            raise ConfigurationError("--id", f"{own_id} is none of the servers in {config}: {', '.join(servers)}")
+        if not settings.get("dataDir"):
+            raise ConfigurationError(f"{config}: dataDir", "is missing")
+        keep_id(Path(settings["dataDir"]), own_id)
     command = [
         *(str(java), f"-Xmx{heap}m", f"-Dlog4j2.configurationFile={LOGGING}", *flags, "-cp", class_path()),
         *("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)),
@@ -45,17 +51,14 @@ def start(
     os.execv(java, command)
 
 
-def data_directory(config: Path) -> Path:
-    """Return the data directory that a settings file names. Raises ConfigurationError."""
+def read_properties(config: Path) -> dict[str, str]:
+    """Return the settings of a settings file of ZooKeeper. Raises ConfigurationError."""
     try:
         lines = config.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise ConfigurationError(str(config), f"cannot be read: {error}") from error
     pairs = (line.split("=", 1) for line in lines if "=" in line and not line.lstrip().startswith("#"))
-    found = {key.strip(): value.strip() for key, value in pairs}.get("dataDir")
-    if not found:
-        raise ConfigurationError(f"{config}: dataDir", "is missing")
-    return Path(found)
+    return {key.strip(): value.strip() for key, value in pairs}
 
 
 def keep_id(directory: Path, own_id: int) -> None:

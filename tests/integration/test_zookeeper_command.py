@@ -57,3 +57,13 @@ def test_the_directory_of_another_server_is_refused(tmp_path: Path) -> None:
     refused = subprocess.run(command(config, "--id", "3"), capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert "says 1, not 3" in refused.stderr
+
+
+def test_an_id_that_is_none_of_the_ensemble_is_refused_and_not_written(tmp_path: Path) -> None:
+    config, _ = settings(tmp_path)
+    with config.open("a") as file:
+        file.write("server.1=127.0.0.1:1:2\nserver.2=127.0.0.1:3:4\n")
+    refused = subprocess.run(command(config, "--id", "3"), capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert f"--id: 3 is none of the servers in {config}: 1, 2" in refused.stderr
+    assert not (tmp_path / "data").exists()

@@ -14,7 +14,7 @@ from posixpath import normpath
 from pipeline.deployment.company import Company, CompanyMirror, ServiceRole, names_one_topic
 from pipeline.deployment.files import NAMES_BESIDE_HOSTS
 from pipeline.deployment.inventory import inventory_group
-from pipeline.deployment.services import CompanyService, bound_address, brings_schemas, services_of
+from pipeline.deployment.services import CompanyService, bound_address, brings_schemas, is_ip, services_of
 
 DEFAULT_REPLICAS = ("default.replication.factor", "offsets.topic.replication.factor")
 MAX_WAYS = 20_000
@@ -26,8 +26,8 @@ def faults_of(company: Company, *checks: Callable[[Company], Iterable[str]]) -> 
 
     `checks` find further faults of a company whose services can be told apart and have addresses.
     """
-    of_names = [*_names(company), *_references(company)]
-    if of_names:  # services of such a company cannot be told apart
+    of_names = [*_names(company), *_references(company), *_addresses(company)]
+    if of_names:  # services of such a company cannot be told apart or reached
         return tuple(of_names)
     services = services_of(company)
     missing = tuple(_missing_servers(company))
@@ -98,6 +98,14 @@ def _references(company: Company) -> Iterator[str]:
             yield f"mirrors.{mirror.destination}.sources: a datacenter cannot be a source of its own mirror"
     for load in company.loads:
         yield from unknown(f"loads.{load.name}.datacenter", load.datacenter)
+
+
+def _addresses(company: Company) -> Iterator[str]:
+    """Find addresses that look like numbers, and are none: a service would take them for names of hosts."""
+    for host in company.hosts:
+        for key, address in (("address", host.address), ("listen", host.listen)):
+            if address is not None and re.fullmatch(r"[0-9.]+|.*:.*", address) and not is_ip(address):
+                yield f"hosts.{host.name}.{key}: {address} is no IP address; give a port in ports"
 
 
 def _idle_hosts(company: Company) -> Iterator[str]:

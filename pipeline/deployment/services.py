@@ -111,10 +111,11 @@ def zookeeper_connect(company: Company, datacenter: str) -> str:
 
 def bound_address(host: CompanyHost, port: int) -> HostPort:
     """Return the address that a service binds: the host's IP address if the description has it, else all."""
-    return HostPort(host.listen or (host.address if _is_ip(host.address) else "0.0.0.0"), port)
+    return HostPort(host.listen or (host.address if is_ip(host.address) else "0.0.0.0"), port)
 
 
-def _is_ip(text: str) -> bool:
+def is_ip(text: str) -> bool:
+    """Return True if a text is an IP address, and no name."""
     try:
         ip_address(text)
     except ValueError:

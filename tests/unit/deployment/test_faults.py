@@ -109,6 +109,14 @@ def test_all_faults_of_form_are_found_at_once() -> None:
             "one",
         ),
         (
+            change_host("east-1", address="east-1.example.com:9092"),
+            "hosts.east-1.address: east-1.example.com:9092 is no IP address; give a port in ports",
+        ),
+        (
+            change_host("east-1", listen="10.0.0.256"),
+            "hosts.east-1.listen: 10.0.0.256 is no IP address; give a port in ports",
+        ),
+        (
             change_host("east-1", datacenter="eats"),
             "hosts.east-1.datacenter: there is no datacenter eats; datacenters are east, west, hub",
         ),

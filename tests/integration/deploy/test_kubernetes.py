@@ -95,6 +95,18 @@ def test_helm_finds_no_fault(case: Any) -> None:
         ("datacenter=a,audit.enabled=true", "/audit/live"),
         ("datacenter=a,loads[0].name=lake,loads[0].root=file:///l", "/loads/0"),
         (f"datacenter=a,{TWO_LOADS}", "loads: the name lake is given twice"),
+        (
+            "datacenter=a,broker.settings.ssl\\.key\\.password=s3cret",
+            "broker.settings: ssl.key.password holds a secret",
+        ),
+        (
+            'datacenter=a,broker.settings.plain\\.sasl\\.jaas\\.config=x required username="a" password="s3cret";',
+            "broker.settings: plain.sasl.jaas.config holds a secret",
+        ),
+        (
+            f"{TWO_SOURCES},mirror.sources[0].settings.sasl\\.password=s3cret",
+            "mirror.sources.east.settings: sasl.password holds a secret",
+        ),
         ("datacenter=a,clusterDomain=a; b", "/clusterDomain"),
         ('datacenter=a,image.tag=1"', "/image/tag"),
         ("datacenter=a,broker.storage.size=..", "/broker/storage/size"),
@@ -113,6 +125,7 @@ def test_wrong_values_are_refused(given: Any, reason: Any) -> None:
     done = helm("template", "dc", str(CHART), "--kube-version", VERSIONS[0], "--set", given)
     assert done.returncode != 0
     assert reason in done.stderr
+    assert "s3cret" not in done.stderr
 
 
 @pytest.mark.parametrize(

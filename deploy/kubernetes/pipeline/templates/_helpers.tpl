@@ -4,6 +4,12 @@
 {{- if not (regexMatch "^[a-z][-a-z0-9]{0,41}$" $release) -}}
 {{- fail (printf "release %s: choose a name of at most 42 small letters, digits and -, which begins with a letter; names of Services begin with it" $release) -}}
 {{- end -}}
+{{- range $key, $settings := dict "broker" .Values.broker.settings "registry" .Values.registry.settings "mirror" .Values.mirror.settings "audit" .Values.audit.settings -}}
+{{- include "pipeline.noSecrets" (list (print $key ".settings") $settings) -}}
+{{- end -}}
+{{- range $key, $each := dict "mirror.sources" .Values.mirror.sources "audit.live" .Values.audit.live "loads" .Values.loads -}}
+{{- range $each -}}{{- include "pipeline.noSecrets" (list (print $key "." .name ".settings") .settings) -}}{{- end -}}
+{{- end -}}
 {{- $names := list -}}
 {{- range .Values.loads -}}
 {{- if has .name $names -}}{{- fail (printf "loads: the name %s is given twice" .name) -}}{{- end -}}
@@ -26,6 +32,18 @@
 {{- range .Values.audit.live -}}{{- $live = append $live .name -}}{{- end -}}
 {{- range .Values.mirror.sources -}}
 {{- if not (has .name $live) -}}{{- fail (printf "audit.live: %s is a source of the mirror, and the audit would not look at it; add it" .name) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Fails for a secret in settings, as a ConfigMap is no place for it: include "pipeline.noSecrets" (list "broker.settings" .settings). */}}
+{{- define "pipeline.noSecrets" -}}
+{{- $place := index . 0 -}}
+{{- range $key, $value := index . 1 -}}
+{{- $text := toString $value -}}
+{{- $holds := and (regexMatch "(password|user[.]info|secret-access-key)$" $key) (not (contains "${" $text)) -}}
+{{- if or $holds (and (hasSuffix "jaas.config" $key) (regexMatch "(password|secret|user_[^=]*) *= *\"?[^$\" ]" (lower $text))) -}}
+{{- fail (printf "%s: %s holds a secret; put it into the Secret, and write ${file:PATH:KEY} for it" $place $key) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -29,7 +29,8 @@ class ServiceRole(Enum):
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 """A name that is fit for hosts, folders, systemd's instances and clusters."""
-AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9._/@+-]*[A-Za-z0-9._@+-]$")]
+FOLDER = r"^/[A-Za-z0-9._/@+-]*[A-Za-z0-9._@+-]$"
+AbsolutePath = Annotated[str, StringConstraints(pattern=FOLDER)]
 FurtherRole = Literal["registry", "mirror", "audit", "load"]
 Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 

@@ -11,12 +11,21 @@ from ipaddress import ip_address
 from itertools import combinations
 from posixpath import normpath
 
-from pipeline.deployment.company import Company, CompanyMirror, ServiceRole, names_one_topic
+from pipeline.deployment.company import FOLDER, Company, CompanyMirror, ServiceRole, names_one_topic
 from pipeline.deployment.files import NAMES_BESIDE_HOSTS
 from pipeline.deployment.inventory import inventory_group
-from pipeline.deployment.services import CompanyService, bound_address, brings_schemas, is_ip, services_of
+from pipeline.deployment.services import (
+    CompanyService,
+    bound_address,
+    brings_schemas,
+    further_folders,
+    is_ip,
+    services_of,
+)
 
 DEFAULT_REPLICAS = ("default.replication.factor", "offsets.topic.replication.factor")
+HIDDEN = ("/tmp", "/var/tmp", "/home", "/root", "/run/user", "/dev", "/proc", "/sys")
+"""Folders that services do not see or cannot write, by the protection of their units (deploy/systemd)."""
 MAX_WAYS = 20_000
 """Ways through mirrors that are followed in the search for circles and for topics that come twice."""
 
@@ -35,7 +44,7 @@ def faults_of(company: Company, *checks: Callable[[Company], Iterable[str]]) -> 
         *_idle_hosts(company),
         *_ids(company),
         *_machines(services),
-        *_folders(company),
+        *_folders(company, services),
         *missing,
         *_ensembles(company),
         *_replicas(company, services),
@@ -156,8 +165,16 @@ def _one_spelling(address: str) -> str:
         return "127.0.0.1" if address.lower() == "localhost" else address.lower()
 
 
-def _folders(company: Company) -> Iterator[str]:
-    """Find disks of a host whose folders for brokers lie in those of another disk."""
+def _folders(company: Company, services: Sequence[CompanyService]) -> Iterator[str]:
+    """Find folders that units cannot give to services, and disks of a host within each other's logs."""
+    named = [(f"hosts.{host.name}.disks", disk) for host in company.hosts for disk in host.disks]
+    named += [(f"settings of {service.name}", folder) for service in services for folder in further_folders(service)]
+    for place, folder in dict.fromkeys(named):
+        hidden = next((each for each in HIDDEN if f"{normpath(folder)}/".startswith(f"{each}/")), None)
+        if hidden is not None:
+            yield f"{place}: {folder} is in {hidden}, which systemd's units hide from services; take another folder"
+        elif re.fullmatch(FOLDER, folder) is None:
+            yield f"{place}: {folder!r} is not the path of a folder, or has letters that are not allowed there"
     for host in company.hosts:
         folders = [normpath(f"{disk}/broker-{broker}") for disk in host.disks for broker in host.brokers]
         for inner in folders:

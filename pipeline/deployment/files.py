@@ -4,11 +4,12 @@ The same description always gives the same text. No file holds a secret.
 """
 
 import json
+from posixpath import normpath
 
 from pipeline.deployment.company import Company, CompanyHost, ServiceRole
 from pipeline.deployment.inventory import inventory_of
 from pipeline.deployment.protection import ADMIN_USER, client_protection, login_protection
-from pipeline.deployment.services import DATA, CompanyService, audited_datacenters, services_of
+from pipeline.deployment.services import DATA, CompanyService, audited_datacenters, further_folders, services_of
 from pipeline.settings import settings_text
 
 LIST_NAME = "rendered-files"
@@ -54,14 +55,19 @@ def unit_of(service: CompanyService, *, of_timer: bool = True) -> str:
 
 def _drop_in(company: Company, service: CompanyService) -> str:
     """Return what the unit of a service needs beside the package's own; empty if that is enough."""
-    if service.role is ServiceRole.ZOOKEEPER and company.security.sasl:
-        return f"Environment=SERVER_JVMFLAGS=-Djava.security.auth.login.config={ZOOKEEPER_USERS}\n"
+    lines: list[str] = []
+    folders = list(further_folders(service))
     if service.role is ServiceRole.BROKER:
-        disks = [disk for disk in service.host.disks if not f"{disk}/".startswith(f"{DATA}/")]
-        return f"ReadWritePaths={' '.join(disks)}\n" if disks else ""
+        folders = [disk for disk in service.host.disks if normpath(disk) != DATA]
+    elif service.role is ServiceRole.LOAD:
+        folders = [f"-{folder}" for folder in folders]  # the load says best that it is missing
+    if folders:
+        lines.append(f"ReadWritePaths={' '.join(folders)}\n")
+    if service.role is ServiceRole.ZOOKEEPER and company.security.sasl:
+        lines.append(f"Environment=SERVER_JVMFLAGS=-Djava.security.auth.login.config={ZOOKEEPER_USERS}\n")
     if service.role is ServiceRole.LOAD and service.host.datacenter in audited_datacenters(company):
-        return f'Environment="LOAD_OPTIONS=--datacenter {service.host.datacenter}"\n'
-    return ""
+        lines.append(f'Environment="LOAD_OPTIONS=--datacenter {service.host.datacenter}"\n')
+    return "".join(lines)
 
 
 def _settings_file(service: CompanyService, source: str) -> str:

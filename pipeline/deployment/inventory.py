@@ -33,8 +33,12 @@ def _variables(company: Company, host: CompanyHost) -> dict[str, Any]:
     }
     if host.zookeeper is not None:
         variables["pipeline_zookeeper_port"] = company.port(host, "zookeeper")
-    if host.disks and host.brokers:
-        variables["pipeline_log_dirs"] = [f"{disk}/broker-{broker}" for broker in host.brokers for disk in host.disks]
+    folders = [f"{disk}/broker-{broker}" for broker in host.brokers for disk in host.disks]
+    if host.zookeeper is not None:
+        settings = company.settings_of(ServiceRole.ZOOKEEPER, host.datacenter)
+        folders += [settings["dataLogDir"]] if "dataLogDir" in settings else []
+    if folders:
+        variables["pipeline_log_dirs"] = folders
     if company.security.tls:
         variables["pipeline_tls"] = True
     if company.security.sasl and host is first:

@@ -145,6 +145,13 @@ def brings_schemas(mirror: CompanyMirror | None) -> bool:
     return mirror is not None and mirror.copies(SCHEMAS_TOPIC)
 
 
+def further_folders(service: CompanyService) -> tuple[str, ...]:
+    """Return the folders that a service's settings name beside its own: of ZooKeeper's log, and of a load's root."""
+    root = str(service.settings.get("root", ""))
+    named = (service.settings.get("dataLogDir"), root.removeprefix("file://") if root.startswith("file:///") else None)
+    return tuple(str(folder) for folder in named if folder is not None)
+
+
 def _service(
     company: Company,
     host: CompanyHost,

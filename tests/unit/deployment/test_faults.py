@@ -184,6 +184,19 @@ def test_all_faults_of_form_are_found_at_once() -> None:
             "alone",
         ),
         (
+            change_host("east-1", disks=["/data/1", "/tmp/2"]),
+            "hosts.east-1.disks: /tmp/2 is in /tmp, which systemd's units hide from services; take another folder",
+        ),
+        (
+            lambda d: d["loads"][0].update(root="file:///home/lake"),
+            "settings of load-lake: /home/lake is in /home, which systemd's units hide from services; take another "
+            "folder",
+        ),
+        (
+            lambda d: d["settings"].update(zookeeper={"dataLogDir": "/a %i"}),
+            "settings of zookeeper-1: '/a %i' is not the path of a folder, or has letters that are not allowed there",
+        ),
+        (
             lambda d: d["settings"]["broker"].update({"min.insync.replicas": "3"}),
             "datacenters.hub: min.insync.replicas = 3, and default.replication.factor = 3: writes would fail while any "
             "broker is restarted; set it lower",

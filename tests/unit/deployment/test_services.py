@@ -119,9 +119,9 @@ def test_brokers_without_disks_have_a_folder_of_their_own() -> None:
 
 
 def test_java_reads_from_a_file_of_properties_what_the_description_says() -> None:
-    company = example_company(lambda d: d["settings"].update(zookeeper={"dataLogDir": "/a\\b \u00e4 \U0001f600"}))
+    company = example_company(lambda d: d["settings"].update(zookeeper={"text": "/a\\b \u00e4 \U0001f600"}))
     text = rendered_files(company, "company.toml")["east-1/etc/pipeline/zookeeper-1.properties"]
-    assert "\ndataLogDir=/a\\\\b \\u00e4 \\ud83d\\ude00\n" in text
+    assert "\ntext=/a\\\\b \\u00e4 \\ud83d\\ude00\n" in text
 
 
 @pytest.mark.parametrize("changes", [(), (secure,)], ids=["open", "secured"])
@@ -197,16 +197,27 @@ def test_units_get_what_the_package_cannot_know() -> None:
     def inside(document: Document) -> None:
         for host in document["hosts"]:
             if host["name"] != "hub-1":
-                host["disks"] = ["/var/lib/pipeline/disk1"]
+                host["disks"] = ["/var/lib/pipeline" if host["name"] == "hub-3" else "/var/lib/pipeline/disk1"]
+        document["settings"]["zookeeper"] = {"dataLogDir": "/log"}
+        document["loads"][0]["root"] = "file:///lake"
 
     files = rendered_files(example_company(inside, secure), "company.toml")
     found = {path: text.splitlines()[1:] for path, text in files.items() if path.endswith("render.conf")}
     in_hub = "hub-{}/etc/systemd/system/pipeline-{}.service.d/render.conf".format
     assert found[in_hub(1, "broker@2")] == ["[Service]", "ReadWritePaths=/data/1 /data/2 /data/3 /data/4"]
-    assert in_hub(2, "broker@3") not in found
+    assert found[in_hub(2, "broker@3")] == ["[Service]", "ReadWritePaths=/var/lib/pipeline/disk1"]
+    assert in_hub(3, "broker@5") not in found
+    assert found[in_hub(1, "zookeeper@1")][1] == "ReadWritePaths=/log"
+    inventory = yaml.safe_load(files["ansible/inventory.yml"])["all"]["children"]["datacenter_hub"]["hosts"]
+    assert "/log" in inventory["hub-1"]["pipeline_log_dirs"]
+    assert inventory["hub-3"]["pipeline_log_dirs"][0] == "/var/lib/pipeline/broker-5"
     (users,) = {text[-1] for path, text in found.items() if "zookeeper" in path}
     assert users.endswith("-Djava.security.auth.login.config=/etc/pipeline/secrets/zookeeper.jaas")
-    assert found[in_hub(3, "load@lake")] == ["[Service]", 'Environment="LOAD_OPTIONS=--datacenter hub"']
+    assert found[in_hub(3, "load@lake")] == [
+        "[Service]",
+        "ReadWritePaths=-/lake",
+        'Environment="LOAD_OPTIONS=--datacenter hub"',
+    ]
 
 
 def test_the_inventory_has_the_hosts_of_each_datacenter_and_what_the_role_needs() -> None:

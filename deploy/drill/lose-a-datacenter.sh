@@ -14,8 +14,9 @@
 #   --deadline        seconds that each step may take (default 600)
 #   --behind          offsets by which a copy may lag while producers write (default 1000); at the return it is 0
 #
-# PIPELINE names the program (default: pipeline). Exit code 0: the topic is back, and equal at both sides.
-# 1: a step failed, or records are in --directory alone; the message says which, and docs/mirror/failover.md what to do then.
+# PIPELINE names the program (default: pipeline). Exit code 0: the topic is back, and equal at both sides. Records that the
+# hub had not got before the loss are in --directory alone then; the last line says so.
+# 1: a step failed, or somebody wrote to a side that the topic had left; docs/mirror/failover.md says what to do then.
 set -eu
 
 fail() { echo "drill: $1" >&2; exit "${2:-1}"; }
@@ -39,8 +40,13 @@ for needed in name topic source hub mirror mirror_config stop start directory; d
 done
 pipeline=${PIPELINE:-pipeline}
 mkdir -p "$directory"
-[ ! -e "$directory/times" ] || fail "$directory has a former drill; choose an empty directory"
-began=$(date +%s)
+if ! (set -C; : >"$directory/times") 2>/dev/null; then  # one drill alone can make the file
+    mirror_hub=$(cat "$directory/mirror-hub.pid" 2>/dev/null || true)
+    fail "$directory has a former drill${mirror_hub:+, whose mirror, process $mirror_hub, may still run}; choose an empty directory"
+fi
+# now: seconds of a clock that nobody sets.
+now() { cut -d. -f1 /proc/uptime; }
+began=$(now)
 returning=''
 end_mirror() {
     [ -n "$returning" ] || return 0
@@ -49,35 +55,40 @@ end_mirror() {
     returning=''
 }
 trap end_mirror EXIT
+trap 'exit 1' HUP INT TERM
 
 # step WORDS...: notes the time of what was reached.
-step() { printf '%5d s  %s\n' "$(($(date +%s) - began))" "$*" | tee -a "$directory/times"; }
+step() { printf '%5d s  %s\n' "$(($(now) - began))" "$*" | tee -a "$directory/times"; }
 
 # until_done WHAT COMMAND...: repeats a command until it ends with 0, up to the deadline.
 until_done() {
     what=$1; shift
-    until=$(($(date +%s) + deadline))
+    until=$(($(now) + deadline))
     until "$@" >"$directory/last" 2>&1; do
-        [ "$(date +%s)" -lt "$until" ] || { cat "$directory/last" >&2; fail "$what: not within $deadline s"; }
+        [ "$(now)" -lt "$until" ] || { cat "$directory/last" >&2; fail "$what: not within $deadline s"; }
         sleep 1
     done
 }
 
-# is_equal CONFIG LAG: the topic's partitions are equal at both sides, but for LAG offsets each that are not copied yet.
-# Copies of a topic that was deleted are not compared.
+# is_equal CONFIG LAG BOOTSTRAP: all partitions that the topic has at BOOTSTRAP, the source of the copies, are equal at both
+# sides, but for LAG offsets each that are not copied yet. Copies of a topic that was deleted are not compared.
 is_equal() {
     $pipeline mirror verify --config "$1" --json "$topic" >"$directory/verified" || [ $? = 5 ] || return 1
+    $pipeline topic describe --bootstrap "$3" --json "$topic" >"$directory/described" || return 1
     python3 -c '
 import json, sys
-rows = [row for row in json.load(sys.stdin)["partitions"] if "created again" not in (row["reason"] or "")]
+verified, described = (json.load(open(name))["partitions"] for name in sys.argv[2:])
+rows = [row for row in verified if "created again" not in (row["reason"] or "")]
 print(*[(row["replica_topic"], row["replica_partition"], row["verdict"], row["lag"], row["reason"]) for row in rows], sep="\n")
+uncopied = {row["partition"] for row in described} - {row["partition"] for row in rows}
+print(*[f"partition {number} has no copy" for number in sorted(uncopied)], sep="\n")
 same = {"equal": int(sys.argv[1]), "nothing to compare": 0}
-sys.exit(not rows or any(row["lag"] is None or row["lag"] > same.get(row["verdict"], -1) for row in rows))
-' "$2" <"$directory/verified"
+sys.exit(bool(uncopied) or any(row["lag"] is None or row["lag"] > same.get(row["verdict"], -1) for row in rows))
+' "$2" "$directory/verified" "$directory/described"
 }
 
 $pipeline mirror status --mirror "$mirror" --topic "$topic" >"$directory/before" 2>&1 ||
-    { cat "$directory/before" >&2; fail "the mirror has trouble already; mend that before the drill"; }
+    { cat "$directory/before" >&2; rm "$directory/times"; fail "the mirror has trouble already; mend that before the drill"; }
 step "the mirror copies $topic from $name, without trouble"
 
 sh -c "$stop" || fail "--stop failed"
@@ -107,12 +118,13 @@ bootstrap.servers = "$hub"
 EOF
 $pipeline mirror start --config "$directory/mirror-hub.toml" >>"$directory/mirror-hub.log" 2>&1 &
 returning=$!
-until_done "$name has the records of the hub" is_equal "$directory/mirror-hub.toml" "$behind"
+echo "$returning" >"$directory/mirror-hub.pid"
+until_done "$name has the records of the hub (see also $directory/mirror-hub.log)" is_equal "$directory/mirror-hub.toml" "$behind" "$hub"
 step "$name has the records of the hub, and follows it"
 
 # The way back is a failover without a loss: producers stop, the rest is copied, and the hub follows again.
 sh -c "$pause" || fail "--pause failed"
-until_done "$name has the last records of the hub" is_equal "$directory/mirror-hub.toml" 0
+until_done "$name has the last records of the hub" is_equal "$directory/mirror-hub.toml" 0 "$hub"
 end_mirror
 $pipeline mirror promote --bootstrap "$source" --source-bootstrap "hub=$hub" "$topic" >"$directory/returned" 2>&1 ||
     { cat "$directory/returned" >&2; fail "promote at $name failed"; }
@@ -122,8 +134,10 @@ $pipeline mirror reverse --bootstrap "$source" --source-bootstrap "hub=$hub" --h
     --directory "$directory/only-hub" "$topic" >"$directory/reversed-hub" 2>&1 ||
     { cat "$directory/reversed-hub" >&2; fail "reverse at the hub failed"; }
 until_done "the mirror copies $topic from $name" $pipeline mirror status --mirror "$mirror" --topic "$topic"
-until_done "the hub has the records of $name" is_equal "$mirror_config" "$behind"
+until_done "the hub has the records of $name" is_equal "$mirror_config" "$behind" "$source"
 step "$topic is back at $name, and its replica in the hub is equal"
 # Without --pause, or if it left a producer out: these records were acknowledged, and are in no topic any more.
 [ -z "$(find "$directory/only-hub" -name '*.log')" ] ||
     fail "somebody wrote to the hub after the promotion at $name: these records are in $directory/only-hub alone"
+[ -z "$(find "$directory/only-$name" -name '*.log')" ] ||
+    step "records that the hub had not got before the loss are in $directory/only-$name alone: publish those that are still wanted"

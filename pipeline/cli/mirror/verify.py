@@ -121,7 +121,9 @@ def _print_reports(documents: Sequence[Mapping[str, Any]]) -> None:
         [
             document["source"],
             f"{document['topic']}-{document['partition']}",
-            f"{document['replica_topic']}-{document['replica_partition']}",
+            None
+            if document["replica_topic"] is None
+            else f"{document['replica_topic']}-{document['replica_partition']}",
             document["from_offset"],
             document["up_to_offset"],
             document["records"],

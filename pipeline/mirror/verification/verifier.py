@@ -10,9 +10,9 @@ Invariants:
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -23,7 +23,7 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import PipelineError
 from pipeline.mirror.journals.gaps import GapLedger, GapReason
-from pipeline.mirror.journals.table import Assignment, PartitionTable
+from pipeline.mirror.journals.table import Assignment, PartitionTable, SourcePartition
 from pipeline.mirror.verification.comparison import DELETED, Comparer, Comparison, Difference
 from pipeline.mirror.verification.sides import TIMEOUT_S, Side, bounds_of, open_side
 from pipeline.model import TopicPartition
@@ -52,7 +52,9 @@ class PartitionReport:
     `promoted_end`: the offset at which the copies of a promoted replica end; None if the topic was not promoted.
     """
 
-    assignment: Assignment
+    source: SourcePartition
+    replica: TopicPartition | None
+    """None for a partition of a copied topic that has no replica yet."""
     from_offset: int | None = None
     up_to_offset: int | None = None
     lag: int | None = None
@@ -74,13 +76,13 @@ class PartitionReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a document."""
-        source, replica, found = self.assignment.source, self.assignment.replica, self.comparison
+        source, replica, found = self.source, self.replica, self.comparison
         return {
             "source": source.cluster,
             "topic": source.partition.topic,
             "partition": source.partition.partition,
-            "replica_topic": replica.topic,
-            "replica_partition": replica.partition,
+            "replica_topic": None if replica is None else replica.topic,
+            "replica_partition": None if replica is None else replica.partition,
             "verdict": self.verdict.value,
             "reason": self.reason,
             "from_offset": self.from_offset,
@@ -142,11 +144,15 @@ class ReplicaVerifier:
         self._gaps: dict[tuple[str, object], list[tuple[int, int]]] = defaultdict(list)
         self._replaced: dict[tuple[str, object], list[tuple[int, int]]] = defaultdict(list)
         for gap in ledger:
+            if (
+                gap.reason is GapReason.RECREATED
+            ):  # of a topic that is gone; another one may have taken over the replica
+                continue
             explained = self._replaced if gap.reason is GapReason.TRUNCATED else self._gaps
             explained[gap.source, gap.replica].append((gap.first, gap.last))
 
     async def verify(self, topics: Collection[str] = ()) -> list[PartitionReport]:
-        """Verify the partitions of these replica topics, or all, in the order of the table.
+        """Verify the partitions of these replica topics, or all, in the order of the table; those without replica last.
 
         A partition that cannot be compared has its reason in the report. Raises PipelineError if the settings of the
         replica topics cannot be read.
@@ -156,7 +162,7 @@ class ReplicaVerifier:
             for each in self._table.assignments()
             if (not topics or each.replica.topic in topics) and not self._table.is_taken_over(each.source)
         ]
-        reports = [PartitionReport(assignment=assignment) for assignment in wanted]
+        reports = [PartitionReport(source=each.source, replica=each.replica) for each in wanted]
         replicas = sorted({each.replica.topic for each in wanted})
         settings = await describe_topic_settings(self._destination, replicas, [MIRROR_PROMOTED], timeout_s=TIMEOUT_S)
         for topic, found in settings.items():
@@ -169,7 +175,19 @@ class ReplicaVerifier:
         async with trio.open_nursery() as nursery:
             for report in reports:
                 nursery.start_soon(self._verify, report, limiter)
-        return reports
+        return [*reports, *self._uncopied(wanted)]
+
+    def _uncopied(self, wanted: Sequence[Assignment]) -> Iterator[PartitionReport]:
+        """Yield the partitions that topics with replicas have at their sources now, and that have none themselves."""
+        topics = {(each.source.cluster, each.source.partition.topic): each.source for each in wanted}
+        for (name, topic), known in topics.items():
+            view = self._views.get(name)
+            found = view.topics.get(topic) if isinstance(view, ClusterMetadata) else None
+            for number in sorted(found.partitions) if found is not None else ():
+                partition = TopicPartition(topic, number)
+                if self._table.assignment(name, partition) is None:
+                    reason = f"{name}/{partition} has no replica yet: look at `pipeline mirror status`"
+                    yield PartitionReport(source=replace(known, partition=partition), replica=None, reason=reason)
 
     async def _view(self, name: str) -> None:
         """Ask a source for its topics."""
@@ -181,16 +199,16 @@ class ReplicaVerifier:
 
     async def _verify(self, report: PartitionReport, limiter: trio.CapacityLimiter) -> None:
         async with limiter:
-            report.reason = self._refusal_of(report.assignment)
+            report.reason = self._refusal_of(report.source)
             if report.reason is None:
                 try:
                     await self._compare(report)
                 except PipelineError as error:
                     report.reason = str(error)
 
-    def _refusal_of(self, assignment: Assignment) -> str | None:
+    def _refusal_of(self, source: SourcePartition) -> str | None:
         """Return the reason why a source partition must not be compared, None if it may be."""
-        name, partition = assignment.source.cluster, assignment.source.partition
+        name, partition = source.cluster, source.partition
         view = self._views.get(name)
         if view is None:
             return f"the settings have no source {name}"
@@ -204,7 +222,7 @@ class ReplicaVerifier:
         topic = view.topics.get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
             return f"{partition} is gone from the source"
-        if topic.id not in (ZERO_UUID, assignment.source.topic_id) and assignment.source.topic_id != ZERO_UUID:
+        if topic.id not in (ZERO_UUID, source.topic_id) and source.topic_id != ZERO_UUID:
             return f"topic {partition.topic} was deleted and created again at the source"
         return None
 
@@ -217,8 +235,8 @@ class ReplicaVerifier:
         return open_side(cluster, topic_partition, name, is_deep=self._is_deep, may_fetch=self._may_fetch)
 
     async def _compare(self, report: PartitionReport) -> None:
-        assignment = report.assignment
-        name, partition, replica = assignment.source.cluster, assignment.source.partition, assignment.replica
+        name, partition, replica = report.source.cluster, report.source.partition, report.replica
+        assert replica is not None
         source = self._sources[name]
         async with AsyncExitStack() as stack:
             source_side = await stack.enter_async_context(self._open(source, partition, name))

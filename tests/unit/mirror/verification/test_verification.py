@@ -1,8 +1,10 @@
 """Verification of replicas: sources and hub in this process, faults made by hand."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from uuid import UUID
 
 import pytest
 import trio
@@ -10,11 +12,11 @@ import trio
 from pipeline.client.admin.offsets import delete_records
 from pipeline.client.admin.range_sums import can_sum_ranges
 from pipeline.client.admin.resource_configs import ConfigResource, alter_configs
-from pipeline.client.admin.topics import delete_topics
+from pipeline.client.admin.topics import create_partitions, delete_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
-from pipeline.mirror.journals.gaps import GapLedger, GapReason, gap_of
+from pipeline.mirror.journals.gaps import GapLedger, GapReason, gap_of, recreation_of
 from pipeline.mirror.journals.table import PartitionTable, Proposal, SourcePartition
 from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.mirror.verification import sides
@@ -205,7 +207,7 @@ async def test_offsets_that_retention_deleted_are_not_compared(site: Site, may_f
 async def test_a_range_that_was_deleted_meanwhile_as_a_whole_is_not_equal(site: Site) -> None:
     await copied(site, batches_of())
     (assignment,) = (await table_of(site)).assignments()
-    report = PartitionReport(assignment=assignment, from_offset=10, up_to_offset=20)
+    report = PartitionReport(source=assignment.source, replica=assignment.replica, from_offset=10, up_to_offset=20)
     assert report.verdict is CopyVerdict.EQUAL
     report.comparison.note_uncompared(10, 15, DELETED)
     assert report.verdict is CopyVerdict.EQUAL
@@ -286,3 +288,26 @@ async def test_partitions_that_cannot_be_compared_have_their_reason(site: Site) 
     await make(site.east)
     (report,) = await ReplicaVerifier(table, GapLedger(), {"east": site.east}, site.hub).verify()
     assert "deleted and created again" in str(report.reason)
+
+
+async def test_a_partition_of_a_copied_topic_that_has_no_replica_is_not_compared(site: Site) -> None:
+    await copied(site, batches_of())
+    await create_partitions(site.east, {"clicks": 2})
+    first, second = await ReplicaVerifier(await table_of(site), GapLedger(), {"east": site.east}, site.hub).verify()
+    assert (first.verdict, second.verdict) == (CopyVerdict.EQUAL, CopyVerdict.NOT_COMPARED)
+    assert (second.source.partition.partition, second.to_json()["replica_topic"]) == (1, None)
+
+
+async def test_the_end_of_a_topic_that_is_gone_explains_nothing_of_the_one_that_took_over(site: Site) -> None:
+    await make(site.east, mirror_source="elsewhere")
+    await make(site.hub, mirror_source="east")
+    for number, batch in enumerate(batches_of()):
+        await put(site.east, batch)
+        if number != 7:
+            await put(site.hub, batch)
+    table, ledger = await table_of(site), GapLedger()
+    (assignment,) = table.assignments()
+    former = replace(assignment, source=replace(assignment.source, topic_id=UUID(int=1)))
+    ledger.apply(recreation_of(former, 0, now_ms=1, cluster_id=None, detail=""))
+    (report,) = await ReplicaVerifier(table, ledger, {"east": site.east}, site.hub).verify()
+    assert kinds(report) == [(DifferenceKind.MISSING, 14, 15)]

@@ -17,8 +17,8 @@ demo: install
 
 # Figure 3 of the paper in network namespaces, measured and taken down again; needs root: docs/deploy/figure3.md.
 figure3: install install-test
-	@.venv/bin/python -m deploy.figure3 up && \
-	  { .venv/bin/python -m deploy.figure3 measure; code=$$?; .venv/bin/python -m deploy.figure3 down; exit $$code; }
+	@{ .venv/bin/python -m deploy.figure3 up && .venv/bin/python -m deploy.figure3 measure; }; code=$$?; \
+	  .venv/bin/python -m deploy.figure3 down; exit $$code
 
 # TESTS names some of them; all run in parts, six at a time.
 test: install install-test

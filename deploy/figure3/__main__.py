@@ -6,39 +6,60 @@ import sys
 
 from deploy.figure3 import networks
 from deploy.figure3.errors import FigureError
-from deploy.figure3.lifecycle import bring_up, is_prepared, is_ready, pid_of, prepare, require_this_machine, take_down
+from deploy.figure3.lifecycle import (
+    bring_up,
+    is_prepared,
+    is_ready,
+    pid_of,
+    prepare,
+    require_namespaces,
+    require_this_machine,
+    take_down,
+)
 from deploy.figure3.measurement import measure
 from deploy.figure3.plan import ROOT, Plan
 
 EXIT_FAILED = 1
+COMMAND = "python -m deploy.figure3"
 
 
 def main() -> int:
     """Run a command, and return its exit code."""
     given = _options().parse_args()
     try:
-        require_this_machine()
-        plan = Plan(**({"delay_ms": given.delay_ms, "mbit": given.mbit} if given.command == "up" else {}))
-        if given.command == "down":
-            take_down(plan)
-            return 0
-        if not networks.is_on(networks.USERS, os.getpid()):
-            if given.command == "up":
-                prepare(plan)
-            elif not is_prepared():
-                raise FigureError("the figure is down: run `python -m deploy.figure3 up`")
-            _go_to_users()
+        return _run(given)
+    except (FigureError, KeyboardInterrupt) as error:
+        print(f"figure3: {str(error) or 'interrupted'}", file=sys.stderr)
         if given.command == "up":
-            bring_up(plan, lambda text: print(text, flush=True))
-            return 0
-        return _show(plan) if given.command == "status" else measure(plan, given)
-    except FigureError as error:
-        print(f"figure3: {error}", file=sys.stderr)
+            print(f"figure3: what runs stays. `{COMMAND} up` goes on, `{COMMAND} down` removes all", file=sys.stderr)
         return EXIT_FAILED
 
 
+def _run(given: argparse.Namespace) -> int:
+    """Run a command. Raises FigureError."""
+    if given.command == "down":
+        require_namespaces()
+        with networks.turn():
+            take_down()
+        return 0
+    require_this_machine()
+    plan = Plan(**({"delay_ms": given.delay_ms, "mbit": given.mbit} if given.command == "up" else {}))
+    if not networks.is_on(networks.USERS, os.getpid()):
+        if given.command == "up":
+            with networks.turn():
+                prepare(plan)
+        elif not is_prepared():
+            raise FigureError(f"the figure is down: run `{COMMAND} up`")
+        _go_to_users()
+    if given.command == "up":
+        with networks.turn():
+            bring_up(plan, lambda text: print(text, flush=True))
+        return 0
+    return _show(plan) if given.command == "status" else measure(plan, given)
+
+
 def _options() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(prog="python -m deploy.figure3", description=__doc__)
+    options = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     commands = options.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start all that does not run yet")
     up.add_argument("--delay-ms", type=float, default=40.0, help="of the long way, in each direction (default 40)")

@@ -1,6 +1,11 @@
 """Brings the figure up and takes it down.
 
 A part that runs is left alone, so `bring_up` also starts what has died. Nothing needs this process afterwards.
+
+Invariants:
+
+- Each part writes its process id before it begins, so a command that is killed leaves no part without one.
+- `take_down` needs neither the description nor the programs of the parts: it works after everything that can go wrong.
 """
 
 import os
@@ -13,6 +18,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from deploy.figure3 import networks
 from deploy.figure3.errors import FigureError
@@ -24,7 +30,7 @@ from deploy.figure3.plan import (
     LIVE,
     NAME_NODE_HTTP_PORT,
     NAME_NODE_PORT,
-    OWN_VAR_LIB,
+    PIDS,
     ROOT,
     Part,
     Plan,
@@ -41,12 +47,19 @@ HDFS_SETTINGS = {"dfs.namenode.datanode.registration.ip-hostname-check": "false"
 """Addresses of the figure have no names."""
 RENDERED = FOLDER / "rendered" / "rendered-files"
 STAGES = range(1, 6)
+BEGIN = ["sh", "-c", 'echo $$ >"$0" && mount --bind "$1" /var/lib && shift && exec "$@"']
+"""Begins a part: it notes its process id, and gets a /var/lib of its own, as on a machine of its own."""
+
+
+def require_namespaces() -> None:
+    """Raises FigureError unless this process can make and remove network namespaces."""
+    if not networks.is_command_available():
+        raise FigureError("the figure needs root and iproute2 (`ip`), for network namespaces")
 
 
 def require_this_machine() -> None:
     """Raises FigureError unless the figure can run here."""
-    if not networks.is_command_available():
-        raise FigureError("the figure needs root and iproute2 (`ip`), for network namespaces")
+    require_namespaces()
     if ROOT.is_relative_to("/var/lib"):
         raise FigureError("each host of the figure has a /var/lib of its own: move the repository out of /var/lib")
     if not (ROOT / ".cache" / "haproxy").is_dir() and system_haproxy() is None:
@@ -55,13 +68,14 @@ def require_this_machine() -> None:
 
 def prepare(plan: Plan) -> None:
     """Make namespaces, folders and settings, unless they are there. Raises FigureError."""
+    networks.require_own(FOLDER)
     expected = {*plan.hosts, *plan.subnets, networks.USERS}
     complete = FOLDER / "network-complete"
     if networks.existing_hosts() != expected or not complete.exists():
         networks.remove()
         complete.unlink(missing_ok=True)
-        networks.create(plan.subnets, plan.hosts)
-        for name in ("log", "pid", "tmp", "spark"):
+        networks.create(FOLDER, plan.subnets, plan.hosts)
+        for name in ("log", "tmp", "spark", *(f"pid/{stage}" for stage in STAGES)):
             (FOLDER / name).mkdir(parents=True, exist_ok=True)
         complete.touch()
     run(sys.executable, "-m", "pipeline", "deploy", "render", str(COMPANY), str(FOLDER / "rendered"), "--prune")
@@ -91,11 +105,16 @@ def bring_up(plan: Plan, say: Callable[[str], None]) -> None:
 
 def pid_of(part: Part) -> int | None:
     """Return the process id of a part; None if it does not run."""
+    return _pid_in(part.pid_file)
+
+
+def _pid_in(file: Path) -> int | None:
+    """Return the process id in a file of a part, whose name begins with the host; None if it does not run."""
     try:
-        pid = int(part.pid_file.read_text())
+        pid = int(file.read_text())
     except (OSError, ValueError):
         return None
-    return pid if networks.is_on(part.host, pid) else None
+    return pid if networks.is_on(file.name.partition(".")[0], pid) else None
 
 
 def _format_hdfs(plan: Plan) -> None:
@@ -111,7 +130,7 @@ def _format_hdfs(plan: Plan) -> None:
 def _start(part: Part) -> None:
     own = FOLDER / "hosts" / part.host
     (own / "pipeline" / part.service).mkdir(parents=True, exist_ok=True)  # as StateDirectory of systemd
-    command = [*OWN_VAR_LIB, str(own), *part.command]
+    command = [*BEGIN, str(part.pid_file), str(own), *part.command]
     java = f"-Djava.io.tmpdir={FOLDER / 'tmp'} -XX:-UsePerfData"
     environment = {**os.environ, "TMPDIR": str(FOLDER / "tmp"), "JAVA_TOOL_OPTIONS": java, **part.environment}
     with part.log.open("ab") as log:
@@ -124,11 +143,10 @@ def _start(part: Part) -> None:
             stderr=log,
             start_new_session=True,
         )
-    while not networks.is_on(part.host, process.pid):
+    while pid_of(part) != process.pid:
         if process.poll() is not None:
             raise FigureError(_how_it_ended(part))
         time.sleep(POLL_S / 10)
-    part.pid_file.write_text(f"{process.pid}\n")
 
 
 def _how_it_ended(part: Part) -> str:
@@ -170,21 +188,21 @@ def _create_topics(plan: Plan) -> None:
         run(sys.executable, "-m", "pipeline", "topic", "create", TOPIC, *options)
 
 
-def take_down(plan: Plan) -> None:
+def take_down() -> None:
     """Stop all parts, the last stage first, then end whatever is left, and remove all files. Raises FigureError."""
-    parts = plan.parts if RENDERED.exists() else ()
+    networks.require_own(FOLDER)
     for stage in reversed(STAGES):
-        _stop([part for part in parts if part.stage == stage])
+        _stop(sorted((PIDS / str(stage)).glob("*")))
     networks.remove()
     shutil.rmtree(FOLDER, ignore_errors=True)
     if FOLDER.exists():
         raise FigureError(f"{FOLDER} cannot be removed")
 
 
-def _stop(parts: Iterable[Part]) -> None:
-    stopping = [part for part in parts if (pid := pid_of(part)) is not None and _send_end(pid)]
+def _stop(pid_files: Iterable[Path]) -> None:
+    stopping = [file for file in pid_files if (pid := _pid_in(file)) is not None and _send_end(pid)]
     deadline = time.monotonic() + STOP_S
-    while any(pid_of(part) is not None for part in stopping) and time.monotonic() < deadline:
+    while any(_pid_in(file) is not None for file in stopping) and time.monotonic() < deadline:
         time.sleep(POLL_S)
 
 

@@ -4,15 +4,18 @@ Hosts of a datacenter hang on the bridge of its router. The host USERS has a leg
 measurements, come from there. Between the routers of live datacenters and of the hub is the long way, see `wan.py`.
 
 Invariants: all names begin with PREFIX, so that `remove` needs no notes. Nothing is changed outside these namespaces.
+The machine has one figure: one command at a time makes or removes namespaces, and none those of another checkout.
 """
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from deploy.figure3.errors import FigureError
@@ -22,7 +25,30 @@ USERS = "users"
 USERS_NUMBER = 200
 ROUTER_NUMBER = 254
 NAMES = Path("/run/netns")
+LOCK = Path("/run/figure3.lock")
+OWNER = Path("/run/figure3.owner")
+"""File with the folder of the figure that is up."""
 END_S = 30.0
+
+
+@contextmanager
+def turn() -> Iterator[None]:
+    """Wait until no other command brings a figure up or takes it down, and keep others waiting during the block."""
+    with LOCK.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("figure3: another command is at work; this one waits until it has ended", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def require_own(folder: Path) -> None:
+    """Raise FigureError if the namespaces are those of a figure in another folder."""
+    with suppress(FileNotFoundError):
+        owner = Path(OWNER.read_text())
+        if owner != folder and owner.exists() and existing_hosts():
+            raise FigureError(f"the figure of {owner} is up on this machine; run `python -m deploy.figure3 down` there")
 
 
 def inside(host: str, command: Sequence[str]) -> list[str]:
@@ -59,11 +85,12 @@ def processes_on(host: str) -> Iterator[int]:
     yield from map(int, run("ip", "netns", "pids", f"{PREFIX}{host}").split())
 
 
-def create(subnets: Mapping[str, str], hosts: Mapping[str, tuple[str, str]]) -> None:
-    """Make all namespaces. `subnets`: first three numbers of addresses by datacenter. `hosts`: datacenter and address.
+def create(folder: Path, subnets: Mapping[str, str], hosts: Mapping[str, tuple[str, str]]) -> None:
+    """Make all namespaces, for the figure in a folder. Raises FigureError.
 
-    Raises FigureError.
+    `subnets`: first three numbers of addresses by datacenter. `hosts`: datacenter and address.
     """
+    OWNER.write_text(str(folder))
     for datacenter, subnet in subnets.items():
         _new(datacenter)
         _ip(datacenter, "link", "add", "bridge", "type", "bridge")
@@ -108,6 +135,7 @@ def remove() -> None:
         time.sleep(0.05)
     for host in existing_hosts():
         run("ip", "netns", "delete", f"{PREFIX}{host}")
+    OWNER.unlink(missing_ok=True)
 
 
 def is_command_available() -> bool:

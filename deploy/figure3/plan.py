@@ -37,8 +37,8 @@ LOAD_PORT = 9190
 LOAD_INTERVAL = "3s"
 NUMBERS = {"front": 11, "balancer": 20, "reader": 30}
 """Last numbers of the addresses of hosts that are not in the description."""
-OWN_VAR_LIB = ["sh", "-c", 'mount --bind "$0" /var/lib && exec "$@"']
-"""Gives a command a /var/lib of its own: each host has `/var/lib/pipeline`, as on machines of their own."""
+PIDS = FOLDER / "pid"
+"""Process ids, by stage and part: what `down` needs to know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Part:
     @property
     def pid_file(self) -> Path:
         """File with its process id."""
-        return FOLDER / "pid" / self.name
+        return PIDS / str(self.stage) / self.name
 
 
 @dataclass(frozen=True)

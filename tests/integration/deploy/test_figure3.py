@@ -15,7 +15,7 @@ import pytest
 from deploy.figure3 import networks
 from deploy.figure3.errors import FigureError
 from deploy.figure3.lifecycle import pid_of, require_this_machine
-from deploy.figure3.plan import FOLDER, ROOT, Part, Plan
+from deploy.figure3.plan import FOLDER, PIDS, ROOT, Part, Plan
 from tests.support.marked_processes import MARK, marked
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -112,3 +112,37 @@ def test_a_broker_dies_while_users_publish(figure: Figure) -> None:
     assert [pid for pid in started if Path(f"/tmp/hsperfdata_root/{pid}").exists()] == []
     figure.run("status", code=1)
     figure.run("down")  # once more does no harm
+
+
+def test_an_up_that_is_killed_is_gone_on_with_and_two_do_not_meet(figure: Figure) -> None:
+    """Nothing runs twice, and `down` works also if the programs of the parts cannot be found."""
+    with figure.start("up") as killed:
+        wait_until(lambda: list(PIDS.glob("1/*")))
+        with figure.start("up") as second:
+            assert second.stderr is not None
+            assert "another command is at work" in second.stderr.readline()
+            killed.kill()
+            killed.communicate()
+            said, complaint = second.communicate(timeout=DEADLINE_S)
+    assert second.returncode == 0, said + complaint
+    assert "down" not in figure.run("status")
+    for part in figure.plan.parts:
+        running = " ".join(part.command).encode()
+        on_host = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in networks.processes_on(part.host)]
+        assert [line.replace(b"\0", b" ").strip() for line in on_host].count(running) <= 1, part.name
+    (FOLDER / "rendered" / "rendered-files").write_text("")
+    (FOLDER / "rendered" / "prometheus" / "targets.json").unlink()
+    figure.run("down")
+    assert (marked(figure.mark), networks.existing_hosts(), FOLDER.exists()) == ({}, set(), False)
+
+
+def test_the_figure_of_another_checkout_is_left_alone(figure: Figure, tmp_path: Path) -> None:
+    networks.create(tmp_path, {}, {})
+    try:
+        for command in ("up", "down"):
+            with figure.start(command) as refused:
+                _, complaint = refused.communicate(timeout=DEADLINE_S)
+            assert (refused.returncode, str(tmp_path) in complaint) == (1, True)
+        assert networks.existing_hosts() == {networks.USERS}
+    finally:
+        networks.remove()

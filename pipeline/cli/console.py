@@ -8,12 +8,14 @@ import signal
 from types import FrameType
 
 
-def _end(_number: int, _frame: FrameType | None) -> None:
-    os._exit(130)
+def _end(number: int, _frame: FrameType | None) -> None:
+    os._exit(128 + number)
 
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise the shell has it ignored
     signal.signal(signal.SIGINT, _end)
+if os.getpid() == 1:  # of a container: the kernel drops signals that its process 1 does not handle
+    signal.signal(signal.SIGTERM, _end)
 
 from pipeline.cli.entry import main  # noqa: E402
 

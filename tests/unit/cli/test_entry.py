@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -107,3 +108,12 @@ def test_an_interruption_is_quiet_as_soon_as_the_console_script_imports_anything
     ignored = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {begun}"
     done = subprocess.run([sys.executable, "-c", ignored], capture_output=True, timeout=400, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a namespace of processes needs root")
+def test_process_1_of_a_container_that_is_stopped_while_it_loads_ends() -> None:
+    """The kernel drops a signal to process 1 that has no handler: a stop would last until the kill."""
+    program = "from pipeline.cli.console import main\nimport os, signal\nos.kill(1, signal.SIGTERM)\nprint('ignored')"
+    enter = ("unshare", "--pid", "--fork", "--kill-child")
+    done = subprocess.run([*enter, sys.executable, "-c", program], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, b"")

@@ -69,7 +69,7 @@ class ServiceManager:
             await trio.sleep(LOOK_INTERVAL_S)
         while True:
             if self.tell("READY=1", "STATUS=ready"):
-                break
+                return
             await trio.sleep(LOOK_INTERVAL_S)
 
     def note_stop(self) -> None:

@@ -81,6 +81,7 @@ def zookeeper_protection(security: CompanySecurity) -> dict[str, Any]:
                 f"{prefix}.trustStore.type": "PEM",
             }
         protection["ssl.clientAuth"] = "none"
+        protection["sslQuorumReloadCertFiles"] = "true"
     if security.sasl:
         protection |= {
             "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",

@@ -164,6 +164,7 @@ def test_a_secured_company_has_no_door_in_clear() -> None:
     ensemble = settings(company, "hub-1", "zookeeper-1")
     assert "clientPort" not in ensemble
     assert ensemble["sslQuorum"] == ensemble["enforce.auth.enabled"] == "true"
+    assert ensemble["sslQuorumReloadCertFiles"] == "true"
     mirror = MirrorConfig.from_settings(without_passwords(settings(company, "hub-1", "mirror-hub")))
     assert {source.security.protocol.value for source in mirror.sources} == {"SASL_SSL"}
     assert mirror.destination_security.protocol.value == "SASL_SSL"

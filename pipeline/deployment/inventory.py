@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from pipeline.deployment.company import Company, CompanyHost, ServiceRole
-from pipeline.deployment.services import bootstrap_of
+from pipeline.deployment.services import bootstrap_of, zookeeper_connect
 
 
 def inventory_of(company: Company) -> str:
@@ -32,7 +32,7 @@ def _variables(company: Company, host: CompanyHost) -> dict[str, Any]:
         "pipeline_admin_host": first.name,
     }
     if host.zookeeper is not None:
-        variables["pipeline_zookeeper_port"] = company.port(host, "zookeeper")
+        variables["pipeline_zookeeper_servers"] = zookeeper_connect(company, host.datacenter).split(",")
     folders = [f"{disk}/broker-{broker}" for broker in host.brokers for disk in host.disks]
     if host.zookeeper is not None:
         settings = company.settings_of(ServiceRole.ZOOKEEPER, host.datacenter)

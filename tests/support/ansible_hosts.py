@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -47,8 +48,10 @@ class AnsibleHosts:
         self.hosts = hosts
         self._directory = directory
 
-    def play(self, playbook: str, inventory: Path, **variables: object) -> Played:
-        """Run a playbook against all hosts."""
+    def play(
+        self, playbook: str, inventory: Path, *, limit: str = "all", kill_at: str | None = None, **variables: object
+    ) -> Played:
+        """Run a playbook. `kill_at`: text of its output after which Ansible and its connections are killed."""
         options = [each for name, value in variables.items() for each in ("-e", f"{name}={value}")]
         key = ["--private-key", str(self._directory / "key")]
         ssh = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ControlPersist=60s"
@@ -56,21 +59,28 @@ class AnsibleHosts:
             **os.environ,
             "ANSIBLE_HOME": str(self._directory / "ansible"),
             "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_SSH_ARGS": f"-C -o ControlMaster=auto {ssh}",
+            "ANSIBLE_PIPELINING": "1",
+            "ANSIBLE_SSH_ARGS": f"-o ControlMaster=auto {ssh}",
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self._directory / "cp"),
         }
         program = str(Path(sys.executable).with_name("ansible-playbook"))
-        done = subprocess.run(
-            [program, "-i", str(inventory), "-u", "root", *key, *options, str(PLAYBOOKS / playbook)],
+        process = subprocess.Popen(
+            [program, "-i", str(inventory), "-l", limit, "-u", "root", *key, *options, str(PLAYBOOKS / playbook)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=PLAY_TIMEOUT_S,
-            check=False,
+            start_new_session=True,
         )
-        return Played(done.returncode, done.stdout)
+        assert process.stdout is not None
+        lines = []
+        with process.stdout:
+            for line in process.stdout:
+                lines.append(line)
+                if kill_at is not None and kill_at in line:
+                    os.killpg(process.pid, signal.SIGKILL)
+        return Played(process.wait(PLAY_TIMEOUT_S), "".join(lines))
 
     def start_of(self, host: str, unit: str) -> str:
         """Return what tells one start of a service from another: its process id."""
@@ -102,6 +112,7 @@ def _add_network(stack: ExitStack, network: str, number: int) -> None:
     _run("ip", "netns", "add", network)
     stack.callback(_run, "ip", "netns", "delete", network)
     _run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", network)
+    stack.callback(_run, "ip", "link", "delete", outside)  # with the namespace it would go at some later time
     _run("ip", "link", "set", outside, "master", BRIDGE, "up")
     for command in (
         ("address", "add", f"{address_of(number)}/24", "dev", "eth0"),

@@ -1,133 +1,105 @@
 """The playbooks on three hosts that boot systemd: a cluster is installed, changed, restarted, upgraded under load."""
 
-import json
-import shutil
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pipeline.cli.main import app
-from tests.support.ansible_hosts import AnsibleHosts, Played, address_of, ansible_hosts
+from tests.support.ansible_hosts import address_of, ansible_hosts
+from tests.support.ansible_site import (
+    SITE_BOOTSTRAP,
+    SITE_BROKERS,
+    SITE_NAMES,
+    SITE_ZOOKEEPERS,
+    AnsibleSite,
+    producing,
+    succeed,
+)
 from tests.support.debian import debian_root, why_not
-from tests.support.packages import debian_package
+from tests.support.packages import PackageTree, debian_package
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.timeout(3000),
+    pytest.mark.timeout(4500),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
-NAMES = ["east-1", "east-2", "east-3"]
-BROKERS = [f"pipeline-broker@{number}.service" for number in (1, 2, 3)]
-BOOTSTRAP = ",".join(f"{address_of(number)}:9092" for number in (1, 2, 3))
-NEXT_VERSION = "99.0"
-
-
-def description(settings: str = "") -> str:
-    roles = {"east-1": '["registry"]', "east-3": '["audit"]'}
-    hosts = "".join(
-        f'[[hosts]]\nname = "{name}"\naddress = "{address_of(number)}"\ndatacenter = "east"\nzookeeper = {number}\n'
-        f'brokers = [{number}]\ndisks = ["/data/1"]\nroles = {roles.get(name, "[]")}\n\n'
-        for number, name in enumerate(NAMES, 1)
-    )
-    return f'[[datacenters]]\nname = "east"\n\n{hosts}[settings.broker]\nnum.partitions = 3\n{settings}'
-
-
-class Site:
-    """The description, its render, and the hosts."""
-
-    def __init__(self, directory: Path, hosts: AnsibleHosts) -> None:
-        self.hosts = hosts
-        self._description = directory / "company.toml"
-        self._rendered = directory / "rendered"
-        self.inventory = self._rendered / "ansible" / "inventory.yml"
-
-    def render(self, settings: str = "") -> None:
-        self._description.write_text(description(settings))
-        done = CliRunner().invoke(app, ["deploy", "render", str(self._description), str(self._rendered)])
-        assert done.exit_code == 0, done.output
-
-    def play(self, playbook: str, **variables: object) -> Played:
-        return self.hosts.play(playbook, self.inventory, **variables)
-
-    def run(self, *command: str) -> str:
-        return self.hosts.hosts["east-1"].run(*command)
-
-    def starts(self) -> list[str]:
-        """Return the process ids of the brokers."""
-        return [self.hosts.start_of(name, unit) for name, unit in zip(NAMES, BROKERS, strict=True)]
-
-    def values(self) -> set[str]:
-        """Return the value of `log.retention.hours` of all brokers."""
-        described = json.loads(self.run("pipeline", "broker", "describe", "--bootstrap", BOOTSTRAP, "--json"))
-        return {broker["settings"]["log.retention.hours"]["value"] for broker in described["brokers"]}
+VERSION, BROKEN_VERSION, NEXT_VERSION = "97.0", "98.0", "99.0"
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[AnsibleSite]:
     with debian_root(tmp_path / "base") as base:
         base.run("apt-get", "update")
         base.run("apt-get", "install", "--yes", "--no-install-recommends", "python3-apt")
         (base.path / "etc/dpkg/dpkg.cfg.d/fast").write_text("force-unsafe-io\n")
-        with ansible_hosts(tmp_path, base, NAMES) as hosts:
-            yield Site(tmp_path, hosts)
-
-
-def succeed(played: Played) -> Played:
-    assert played.code == 0, played.output[-6000:]
-    return played
-
-
-@contextmanager
-def producing(directory: Path) -> Iterator[None]:
-    """Publish records all the time; fail if one was not acknowledged."""
-    log = directory / "produce.log"
-    with log.open("w") as file:
-        lines = subprocess.Popen(["sh", "-c", "while echo record; do sleep 0.05; done"], stdout=subprocess.PIPE)
-        command = [sys.executable, "-m", "pipeline", "produce", "clicks", "--bootstrap", BOOTSTRAP]
-        assert lines.stdout is not None
-        with lines.stdout as read_by_producer:
-            producer = subprocess.Popen(command, stdin=read_by_producer, stdout=file, stderr=file)
-        try:
-            yield
-            assert producer.poll() is None, log.read_text()
-        finally:
-            lines.kill()
-            lines.wait()
-            code = producer.wait(60)
-    assert code == 0, log.read_text()
+        with ansible_hosts(tmp_path, base, SITE_NAMES) as hosts:
+            yield AnsibleSite(tmp_path, hosts)
 
 
 def test_a_cluster_is_installed_changed_restarted_and_upgraded(site: Any, tmp_path: Any) -> None:
-    package = debian_package()
+    files = PackageTree(debian_package(), tmp_path)
+    package, later = files.build(VERSION), files.build(NEXT_VERSION)
+    files.break_brokers()
+    broken = files.build(BROKEN_VERSION)
+    files.empty()
+    foreign = files.build(BROKEN_VERSION, "arm64")
     site.render()
     succeed(site.play("site.yml", pipeline_package=package))
-    assert site.run("systemctl", "is-enabled", "pipeline.target", BROKERS[0]).split() == ["enabled", "enabled"]
+    assert site.run("systemctl", "is-enabled", "pipeline.target", SITE_BROKERS[0]).split() == ["enabled", "enabled"]
     again = succeed(site.play("site.yml", pipeline_package=package))
-    assert again.count("changed") == dict.fromkeys(NAMES, 0), again.output
+    assert again.count("changed") == dict.fromkeys(SITE_NAMES, 0), again.output
 
-    site.run("pipeline", "topic", "create", "clicks", "--replication-factor", "3", "--bootstrap", BOOTSTRAP)
+    site.run("pipeline", "topic", "create", "clicks", "--replication-factor", "3", "--bootstrap", SITE_BOOTSTRAP)
     with producing(tmp_path):
         change_settings(site)
+        go_on_where_a_run_was_cut_off(site)
         stop_at_the_first_that_does_not_come_back(site)
-        upgrade(site, package, next_package(package, tmp_path))
+        restart_all(site)
+        spare_zookeeper(site)
+        refuse_what_is_no_package(site, foreign, package, tmp_path)
+        go_back_from_a_version_that_does_not_start(site, package, broken)
+        upgrade(site, later)
 
 
-def change_settings(site: Site) -> None:
+def change_settings(site: AnsibleSite) -> None:
     before = site.starts()
     site.render("log.retention.hours = 100\n")
     changed = succeed(site.play("site.yml"))
-    assert changed.count("changed") == dict.fromkeys(NAMES, 2), changed.output  # a file, and a restart
+    assert changed.count("changed") == dict.fromkeys(SITE_NAMES, 2), changed.output  # a file, and a restart
     assert not set(site.starts()) & set(before)
-    assert site.values() == {"100"}
+    assert site.retention() == {"100"}
 
 
-def stop_at_the_first_that_does_not_come_back(site: Site) -> None:
+def go_on_where_a_run_was_cut_off(site: AnsibleSite) -> None:
+    """Files came that no service has read yet; clocks say that they were there before the services started."""
+    east_2, east_3 = site.hosts.hosts["east-2"], site.hosts.hosts["east-3"]
+    drop_in = east_2.path / "etc/systemd/system/pipeline-broker@2.service.d/render.conf"
+    rendered = drop_in.read_text()
+    drop_in.write_text(f"{rendered}Environment=FORMER=yes\n")
+    east_2.run("systemctl", "daemon-reload")
+    east_2.run("systemctl", "restart", SITE_BROKERS[1])
+    assert "FORMER=yes" in east_2.run("cat", f"/proc/{site.starts()[1]}/environ")
+    before = site.starts()
+    site.render("log.retention.hours = 101\n")
+    settings = east_3.path / "etc/pipeline/broker-3.toml"
+    settings.write_text(site.rendered("east-3", "etc/pipeline/broker-3.toml"))
+    drop_in.write_text(rendered)  # and systemd was not told
+    for each in (settings, drop_in):
+        os.utime(each, (0, 0))
+    succeed(site.play("site.yml", limit="east-3"))
+    first, second, third = site.starts()
+    assert (first, second) == (before[0], before[1])
+    assert third != before[2]
+    assert site.retention() == {"100", "101"}
+    succeed(site.play("site.yml"))
+    assert site.retention() == {"101"}
+    assert site.starts()[2] == third
+    assert "FORMER=yes" not in east_2.run("cat", f"/proc/{site.starts()[1]}/environ")
+
+
+def stop_at_the_first_that_does_not_come_back(site: AnsibleSite) -> None:
     before = site.starts()
     settings = site.hosts.hosts["east-2"].path / "etc/pipeline/broker-2.toml"
     text = settings.read_text()
@@ -142,29 +114,57 @@ def stop_at_the_first_that_does_not_come_back(site: Site) -> None:
     assert site.starts()[2] == before[2]
 
 
-def upgrade(site: Site, package: Path, later: Path) -> None:
+def restart_all(site: AnsibleSite) -> None:
+    before = site.starts()
+    succeed(site.play("rolling-restart.yml"))
+    assert not set(site.starts()) & {*before, "0"}
+
+
+def spare_zookeeper(site: AnsibleSite) -> None:
+    """While a server of the ensemble is away, no other one is stopped, though all replicas are in sync."""
+    east_3 = site.hosts.hosts["east-3"]
+    before = [*site.starts(SITE_ZOOKEEPERS)[:2], *site.starts()]
+    east_3.run("systemctl", "stop", SITE_ZOOKEEPERS[2])
+    refused = site.play("rolling-restart.yml", limit="east-1", pipeline_timeout_s=10)
+    assert refused.code != 0
+    assert f"{address_of(3)}:2181" in refused.output
+    assert [*site.starts(SITE_ZOOKEEPERS)[:2], *site.starts()] == before
+    east_3.run("systemctl", "start", SITE_ZOOKEEPERS[2])
+
+
+def refuse_what_is_no_package(site: AnsibleSite, foreign: Path, package: Path, directory: Path) -> None:
+    """Nothing is touched by a package of another architecture, or by half of one."""
+    before = site.starts()
+    damaged = directory / f"pipeline_{BROKEN_VERSION}_all.deb"
+    damaged.write_bytes(package.read_bytes()[:20_000_000])
+    for each in (foreign, damaged):
+        assert site.play("upgrade.yml", pipeline_package=each).code != 0
+    assert site.starts() == before
+    assert site.versions() == [VERSION] * 3
+
+
+def go_back_from_a_version_that_does_not_start(site: AnsibleSite, package: Path, broken: Path) -> None:
+    before = site.starts()
+    assert site.play("upgrade.yml", pipeline_package=broken).code != 0
+    assert site.versions() == [BROKEN_VERSION, VERSION, VERSION]
+    assert site.starts()[1:] == before[1:]
+    assert site.play("upgrade.yml", pipeline_package=broken).code != 0  # and not "all is well" at the second run
+    assert site.versions() == [BROKEN_VERSION, VERSION, VERSION]
+    succeed(site.play("upgrade.yml", pipeline_package=package))
+    assert site.versions() == [VERSION] * 3
+    assert site.starts()[1:] == before[1:]
+
+
+def upgrade(site: AnsibleSite, later: Path) -> None:
     before = site.starts()
     refused = site.play("site.yml", pipeline_package=later)
     assert refused.code != 0
     assert "run upgrade.yml" in refused.output
+    killed = site.play("upgrade.yml", kill_at="TASK [pipeline : Install the Debian package]", pipeline_package=later)
+    assert killed.code == -9
+    assert site.starts() == before
     succeed(site.play("upgrade.yml", pipeline_package=later))
-    for host in site.hosts.hosts.values():
-        assert host.run("dpkg-query", "--show", "--showformat=${Version}", "pipeline") == NEXT_VERSION
+    assert site.versions() == [NEXT_VERSION] * 3
     assert not set(site.starts()) & set(before)
     again = succeed(site.play("upgrade.yml", pipeline_package=later))
-    assert again.count("changed") == dict.fromkeys(NAMES, 0), again.output
-
-
-def next_package(package: Path, directory: Path) -> Path:
-    """Return the same package with a later version."""
-    tree = directory / "tree"
-    subprocess.run(["dpkg-deb", "--raw-extract", package, tree], check=True)
-    control = tree / "DEBIAN" / "control"
-    lines = control.read_text().splitlines()
-    control.write_text(
-        "\n".join(f"Version: {NEXT_VERSION}" if line.startswith("Version:") else line for line in lines) + "\n"
-    )
-    later = directory / f"pipeline_{NEXT_VERSION}_amd64.deb"
-    subprocess.run(["dpkg-deb", "-Znone", "--root-owner-group", "--build", tree, later], check=True)
-    shutil.rmtree(tree)
-    return later
+    assert again.count("changed") == dict.fromkeys(SITE_NAMES, 0), again.output

@@ -232,7 +232,7 @@ def test_the_inventory_has_the_hosts_of_each_datacenter_and_what_the_role_needs(
         "ansible_host": "hub-1.example.com",
         "pipeline_bootstrap": settings(example_company(), "hub-1", "mirror-hub")["destination.bootstrap.servers"],
         "pipeline_admin_host": "hub-1",
-        "pipeline_zookeeper_port": 2181,
+        "pipeline_zookeeper_servers": [f"hub-{number}.example.com:2181" for number in (1, 2, 3)],
         "pipeline_log_dirs": [f"/data/{disk}/broker-{broker}" for broker in (1, 2) for disk in (1, 2, 3, 4)],
         "pipeline_tls": True,
         "pipeline_acls": "acls/hub.sh",

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import httpx
@@ -17,8 +16,7 @@ from typer.testing import CliRunner
 
 from pipeline.cli.main import app
 from pipeline.cli.secured.certificates import Authority
-from pipeline.deployment.protection import SERVICE_USERS
-from pipeline.net.http.users import SALT_BYTES, Role, password_entry
+from tests.support.company_secrets import secrets_of_all_hosts, secrets_of_host
 from tests.support.rendered_hosts import RenderedHost
 
 pytestmark = [
@@ -134,27 +132,13 @@ def authority() -> Authority:
 
 @pytest.fixture
 def hosts(folder: Path, tmp_path: Path, authority: Authority) -> Iterator[list[RenderedHost]]:
-    rng = Random(5)
-    users = {user: f"{user}-password" for user in SERVICE_USERS}
-    roles = {"admin": Role.ADMIN}
-    entries = [
-        password_entry(user, roles.get(user, Role.READ), word, rng.randbytes(SALT_BYTES))
-        for user, word in users.items()
-    ]
-    login = "".join(f'\n  user_{user}="{users[user]}"' for user in ("broker", "mirror"))
-    shared = {
-        "ca.pem": authority.certificate,
-        "passwords.properties": "".join(f"{user}={word}\n" for user, word in users.items()),
-        "http-users": "\n".join(entries) + "\n",
-        "zookeeper.jaas": f"Server {{\n  org.apache.zookeeper.server.auth.DigestLoginModule required{login};\n}};\n",
-    }
+    shared = secrets_of_all_hosts(authority)
     is_secured = (folder / "acls").is_dir()
     with ExitStack() as stack:
         found = []
         for path in sorted(each.parent for each in folder.glob("*/units")):
             address = f"127.0.{71 if path.name.startswith('east') else 72}.{path.name[-1]}"
-            pair = authority.issue(path.name, [address])
-            secrets = {**shared, "server.pem": pair.key + pair.certificate} if is_secured else {}
+            secrets = {**shared, **secrets_of_host(authority, path.name, address)} if is_secured else {}
             found.append(stack.enter_context(RenderedHost(path, tmp_path / "hosts" / path.name, secrets)))
         yield found
 

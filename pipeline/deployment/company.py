@@ -2,7 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -167,10 +168,17 @@ class CompanyMirror(SettingsModel):
 
     def copies(self, topic: str) -> bool:
         """Return True if the mirror copies a topic. Patterns that are no regular expressions match nothing."""
-        matching = [pattern for pattern in self.topics if _matches(pattern, topic)]
-        if topic.startswith("_"):
-            matching = [pattern for pattern in matching if pattern.replace("\\", "") == topic]
-        return bool(matching) and not any(_matches(pattern, topic) for pattern in self.exclude)
+        return self._included.has(topic) and not self._excluded.has(topic)
+
+    @cached_property
+    def _included(self) -> "_Patterns":
+        named = {pattern.replace("\\", ""): pattern for pattern in self.topics}
+        internal = frozenset(name for name, pattern in named.items() if name.startswith("_") and _fits(pattern, name))
+        return _Patterns(self.topics, internal)
+
+    @cached_property
+    def _excluded(self) -> "_Patterns":
+        return _Patterns(self.exclude, None)
 
     @property
     def is_of_internal_topics(self) -> bool:
@@ -183,11 +191,30 @@ def names_one_topic(pattern: str) -> bool:
     return re.fullmatch(r"(?:[A-Za-z0-9_-]|\\[.-])+", pattern) is not None
 
 
-def _matches(pattern: str, topic: str) -> bool:
-    try:
-        return re.fullmatch(pattern, topic) is not None
-    except re.error:
-        return False
+def _fits(pattern: str, topic: str) -> bool:
+    return any(each.fullmatch(topic) for each in _compiled(pattern))
+
+
+def _compiled(pattern: str) -> Iterator[re.Pattern[str]]:
+    """Yield the compiled pattern; nothing if it is no regular expression."""
+    with suppress(re.error):
+        yield re.compile(pattern)
+
+
+class _Patterns:
+    """Patterns of topics: names as a set, others compiled once, as there may be thousands of each."""
+
+    def __init__(self, patterns: Iterable[str], internal: frozenset[str] | None) -> None:
+        """Keep the patterns. `internal`: the internal topics that they have; None if they match those like others."""
+        self._names = {pattern.replace("\\", "") for pattern in patterns if names_one_topic(pattern)}
+        self._others = [each for pattern in patterns if not names_one_topic(pattern) for each in _compiled(pattern)]
+        self._internal = internal
+
+    def has(self, topic: str) -> bool:
+        """Return True if a pattern matches the topic."""
+        if self._internal is not None and topic.startswith("_"):
+            return topic in self._internal
+        return topic in self._names or any(pattern.fullmatch(topic) for pattern in self._others)
 
 
 class CompanyLoad(SettingsModel):

@@ -79,7 +79,10 @@ def _names(company: Company) -> Iterator[str]:
         yield f"loads: the name {name} is given twice; give each load its own"
     for name in _twice(mirror.destination for mirror in company.mirrors):
         yield f"mirrors: two have the destination {name}; make them one table"
+    groups = {"all", "ungrouped", *(inventory_group(each.name) for each in company.datacenters)}
     for host in company.hosts:
+        if host.name in groups:
+            yield f"hosts.{host.name}: Ansible has a group of hosts of this name; choose another name"
         if host.name.lower() in NAMES_BESIDE_HOSTS:
             yield f"hosts.{host.name}: this is a name of a file or folder beside those of hosts; choose another name"
     for names in _alike((each.name for each in company.datacenters), inventory_group):

@@ -101,6 +101,14 @@ def test_all_faults_of_form_are_found_at_once() -> None:
             "hosts.rendered-files: this is a name of a file or folder beside those of hosts; choose another name",
         ),
         (
+            change_host("east-1", name="all"),
+            "hosts.all: Ansible has a group of hosts of this name; choose another name",
+        ),
+        (
+            change_host("east-1", name="datacenter_hub"),
+            "hosts.datacenter_hub: Ansible has a group of hosts of this name; choose another name",
+        ),
+        (
             change_host("east-1", name="West-1"),
             "hosts: West-1 and west-1 differ in capital letters alone; change another letter of one",
         ),

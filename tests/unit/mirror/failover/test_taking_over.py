@@ -1,12 +1,15 @@
 """A topic that fails over, returns, and fails over again: each time it has the partitions that it always had."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
+import trio
 
 from pipeline.cli.mirror.failover import read_table
+from pipeline.client.admin.offsets import delete_records, list_offsets
 from pipeline.client.admin.topics import delete_topics, list_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.producer.raw_produce import raw_produce
@@ -19,6 +22,8 @@ from pipeline.mirror.journals.gaps import GapReason, gap_of
 from pipeline.mirror.journals.table import Assignment, Proposal
 from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.model import TopicPartition
+from pipeline.protocol.errors import KafkaError
+from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.brokers import clock
 from tests.support.mirrors import (
@@ -133,6 +138,39 @@ async def test_a_replica_of_another_source_is_not_taken_over(site: Site, tmp_pat
     assert not await take_over(site.hub, site.east, source, "clicks", clock=clock, rng=Random(1), timeout_s=DEADLINE_S)
     assert await takes_over(site)
     assert await takes_over(site), "a repeated command says the same"
+
+
+async def test_gaps_before_the_first_record_of_the_new_topic_are_no_obstacle(site: Site, tmp_path: Path) -> None:
+    """Retention had deleted records before the topic was copied for the first time, and deletes more at the hub."""
+    await make(site.east, partitions=2)
+    await publish(site.east, b"deleted", b"0", b"1")
+    await publish(site.east, b"other", partition=1)
+    await delete_records(site.east, {CLICKS: 1}, timeout_s=DEADLINE_S)
+    async with site.mirroring():
+        await until_ends(site.hub, 3, 1)
+    await promote(site.hub)
+    await publish(site.hub, b"hub")
+    await delete_records(site.hub, {CLICKS: 2}, timeout_s=DEADLINE_S)
+    await reverse(site.hub, site.east, "east", "hub", tmp_path / "there")
+    async with mirroring_of(site.east, hub=site.hub):
+        await until_ends(site.east, 4, 1)
+    await promote(site.east)
+    await reverse(site.east, site.hub, "hub", "east", tmp_path / "back")
+    async with site.mirroring():
+        await until_ends(site.hub, 4, 1)
+    assert [entry.replica for entry in await newest_entries(site)] == [CLICKS, OTHER]
+    assert await read(site.hub, CLICKS) == await read(site.east, CLICKS) == [(2, b"1"), (3, b"hub")]
+
+
+async def until_ends(cluster: Cluster, *ends: int) -> None:
+    wanted = {TopicPartition("clicks", number): LATEST for number in range(len(ends))}
+    with trio.fail_after(DEADLINE_S):
+        while True:
+            with suppress(KafkaError):
+                found = await list_offsets(cluster, wanted, timeout_s=1)
+                if tuple(listed.offset for _, listed in sorted(found.items())) == ends:
+                    return
+            await trio.sleep(0.02)
 
 
 async def came_back(site: Site, tmp_path: Path) -> None:

@@ -95,8 +95,11 @@ async def check(http: httpx.AsyncClient, url: str, zookeeper: MemoryZooKeeper) -
         assert [rule["lastError"] for rule in rules if rule["health"] == "err"] == []
         return len(rules) > 50 and all(rule["health"] == "ok" for rule in rules)
 
+    async def alerts(*states: str) -> set[str]:
+        return {each["labels"]["alertname"] for each in (await ask("alerts"))["alerts"] if each["state"] in states}
+
     async def firing() -> set[str]:
-        return {each["labels"]["alertname"] for each in (await ask("alerts"))["alerts"] if each["state"] == "firing"}
+        return await alerts("firing")
 
     async def values(title: str) -> list[float]:
         (query,) = [text for shown, _, text in panels_of(described()["cluster"]) if shown == title]
@@ -117,7 +120,7 @@ async def check(http: httpx.AsyncClient, url: str, zookeeper: MemoryZooKeeper) -
     zookeeper.stop()
 
     async def is_told() -> bool:
-        return "ZooKeeperLost" in await firing()
+        return "ZooKeeperLost" in await firing() and "NotReady" in await alerts("pending")
 
     await wait_until(is_told)
     assert (await values("Without ZooKeeper for"))[0] > 15

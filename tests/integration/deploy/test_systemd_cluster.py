@@ -18,7 +18,7 @@ EAST = "127.0.0.1:9091,127.0.0.1:9092,127.0.0.1:9093"
 HUB = "127.0.0.1:9099"
 BROKERS = (1, 2, 3, 9)
 UNITS = ("pipeline-zookeeper@1", *(f"pipeline-broker@{broker}" for broker in BROKERS), "pipeline-mirror@hub")
-MIRROR = UNITS[-1]
+HUB_BROKER, MIRROR = UNITS[-2:]
 LONGEST_WAIT_S = 3.0
 """Of a producer while a broker stops: without a handover it would be the session timeout and more."""
 
@@ -146,6 +146,18 @@ def test_a_mirror_that_hangs_is_started_again_and_copies_the_rest(host: BootedRo
     wait_for("the mirror has copied all", lambda: records(host, HUB) == records(host, EAST))
     said = host.run("journalctl", "--output=cat", "--no-pager", f"--unit={MIRROR}")
     assert "Watchdog timeout (limit 3s)!" in said
+
+
+def test_a_broker_at_its_limit_of_memory_is_ended_and_goes_on_when_it_has_more(host: BootedRoot) -> None:
+    host.run("systemctl", "set-property", "--runtime", HUB_BROKER, "MemoryMax=30M")
+    host.run("systemctl", "restart", HUB_BROKER, check=False)
+    host.wait_for("systemctl", "show", "--property=NRestarts", HUB_BROKER, printed="NRestarts=2\n")
+    said = host.run("journalctl", "--output=cat", "--no-pager", f"--unit={HUB_BROKER}")
+    assert "code=killed, status=9/KILL" in said
+    host.run("systemctl", "set-property", "--runtime", HUB_BROKER, "MemoryMax=infinity")
+    host.wait_for("systemctl", "show", "--property=ActiveState", HUB_BROKER, printed="ActiveState=active\n")
+    host.run("sh", "-c", f"seq 1000 | pipeline produce clicks -b {EAST}")
+    wait_for("the mirror has copied all", lambda: records(host, HUB) == records(host, EAST) > 0)
 
 
 def test_a_stop_ends_the_mirror_before_brokers_and_these_before_zookeeper(host: BootedRoot) -> None:

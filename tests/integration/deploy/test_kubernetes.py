@@ -94,6 +94,7 @@ def test_helm_finds_no_fault(case: Any) -> None:
         ("datacenter=a,mirror.replicas=1", "/mirror/sources"),
         ("datacenter=a,audit.enabled=true", "/audit/live"),
         ("datacenter=a,loads[0].name=lake,loads[0].root=file:///l", "/loads/0"),
+        (f"datacenter=a,registry.replicas=0,{TWO_LOADS}", "loads: lake has no registry, as registry.replicas is 0"),
         (f"datacenter=a,{TWO_LOADS}", "loads: the name lake is given twice"),
         (
             "datacenter=a,broker.settings.ssl\\.key\\.password=s3cret",
@@ -148,6 +149,11 @@ def test_texts_that_look_like_other_values_are_texts() -> None:
     given = ("datacenter=1e3", "security.secret=123", "broker.storage.class=on", "zookeeper.storage.class=null")
     words = ["--set", "security.tls=true", *(word for each in given for word in ("--set-string", each))]
     assert kubeconform(render(*words, version=VERSIONS[0]), VERSIONS[0]) == ""
+    external = (
+        "broker.external.enabled=true,broker.external.host=b@ORDINAL@,broker.external.annotations.port=109@ORDINAL@"
+    )
+    annotated = of_kind(rendered(*words, "--set", external), "Service")["dc-broker-2-external"]["metadata"]
+    assert annotated["annotations"] == {"port": "1092"}
     labels = of_kind(rendered(*words), "StatefulSet")["dc-broker"]["spec"]["template"]["metadata"]["labels"]
     assert labels["pipeline/datacenter"] == "1e3"
 

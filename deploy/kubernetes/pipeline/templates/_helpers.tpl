@@ -16,6 +16,10 @@
 {{- if and .schedule (gt (len (printf "%s-load-%s" $release .name)) 52) -}}
 {{- fail (printf "loads: release %s and load %s: their names have more than 46 characters together, too many for a CronJob; choose a shorter one" $release .name) -}}
 {{- end -}}
+{{- $settings := .settings | default dict -}}
+{{- if not (or (gt (int $.Values.registry.replicas) 0) (hasKey $settings "schema.registry.url") (hasKey $settings "value.format")) -}}
+{{- fail (printf "loads: %s has no registry, as registry.replicas is 0: set schema.registry.url or value.format in its settings" .name) -}}
+{{- end -}}
 {{- $names = append $names .name -}}
 {{- end -}}
 {{- range $key, $clusters := dict "mirror.sources" .Values.mirror.sources "audit.live" .Values.audit.live -}}

@@ -1,5 +1,6 @@
 """A topic that fails over, returns, and fails over again: each time it has the partitions that it always had."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from pipeline.client.admin.topics import delete_topics, list_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.log.files import DiskFiles
+from pipeline.mirror.config import GapPolicy
 from pipeline.mirror.failover.failback import ReversedTopic, Reverser
 from pipeline.mirror.failover.promotion import Promoter
 from pipeline.mirror.failover.taking_over import take_over
@@ -39,20 +41,23 @@ from tests.support.mirrors import (
     until_copied,
     until_said,
 )
+from tests.support.request_deaths import dies_at
 
 OTHER = TopicPartition("clicks", 1)
 
 
-async def promote(cluster: Cluster) -> None:
-    await Promoter(cluster, clock=clock, timeout_s=DEADLINE_S).promote("clicks")
+async def promote(cluster: Cluster, topic: str = "clicks") -> None:
+    await Promoter(cluster, clock=clock, timeout_s=DEADLINE_S).promote(topic)
 
 
-async def reverse(hub: Cluster, old: Cluster, source: str, hub_name: str, directory: Path) -> ReversedTopic:
-    entries = await read_table(hub, ["clicks"])
+async def reverse(
+    hub: Cluster, old: Cluster, source: str, hub_name: str, directory: Path, topic: str = "clicks"
+) -> ReversedTopic:
+    entries = await read_table(hub, [topic])
     reverser = Reverser(
         hub, old, source, hub_name, directory, DiskFiles(), clock=clock, rng=Random(1), timeout_s=DEADLINE_S
     )
-    return await reverser.reverse("clicks", entries, [])
+    return await reverser.reverse(topic, entries, [])
 
 
 async def newest_entries(site: Site) -> list[Assignment]:
@@ -233,3 +238,58 @@ async def test_a_mirror_that_was_paused_all_the_time_cannot_write_to_the_new_rep
     assert "must say whose copy" in str(produced[CLICKS].error)
     async with site.mirroring():
         await until_copied(site.hub, CLICKS, b"0")
+
+
+async def go_there(site: Site, tmp_path: Path, topics: Sequence[str]) -> None:
+    """Each topic is promoted at east again, with a record of each time in its only partition."""
+    for topic in topics:
+        await make(site.east, topic)
+        await publish(site.east, b"east", topic=topic)
+    async with site.mirroring():
+        for topic in topics:
+            await until_copied(site.hub, TopicPartition(topic, 0), b"east")
+    for topic in topics:
+        await promote(site.hub, topic)
+        await publish(site.hub, b"hub", topic=topic)
+        await reverse(site.hub, site.east, "east", "hub", tmp_path / f"{topic}-there", topic)
+    async with mirroring_of(site.east, hub=site.hub):
+        for topic in topics:
+            await until_copied(site.east, TopicPartition(topic, 0), b"east", b"hub")
+    for topic in topics:
+        await promote(site.east, topic)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", GapPolicy)
+@pytest.mark.parametrize("is_sent", [False, True])
+async def test_a_return_that_dies_anywhere_beside_a_running_mirror_is_finished(
+    site: Site, tmp_path: Path, is_sent: bool, policy: GapPolicy
+) -> None:
+    """All records are in one replica partition, once. A mirror that skips may have chosen another one meanwhile."""
+    random, deaths = Random(7), 0
+    topics = [f"clicks{number}" for number in range(1, 41)]
+    await go_there(site, tmp_path, topics)
+    async with site.mirroring(gap_policy=policy):
+        for number, topic in enumerate(topics, 1):
+            directory = tmp_path / f"{topic}-back"
+
+            async def command(old: Cluster) -> None:
+                await reverse(site.east, old, "hub", "east", directory, topic)  # noqa: B023
+
+            if await dies_at(number, site.hub, command, is_sent=is_sent):
+                deaths += 1
+                await trio.sleep(random.choice((0, 0.02, 0.3, 0.6)))  # the mirror looks each 0.1 s
+                await command(site.hub)
+        for topic in topics:
+            own = TopicPartition(topic, 0)
+            with trio.fail_after(DEADLINE_S):
+                while (entry := await entry_of(site, own)).source.topic_id != (await list_topics(site.east))[topic].id:
+                    await trio.sleep(0.1)
+            await until_copied(site.hub, entry.replica, b"east", b"hub")
+            assert entry.replica == own or (policy is GapPolicy.SKIP and await read(site.hub, own) == [])
+    assert 30 < deaths < len(topics), "the last commands come to their ends"
+
+
+async def entry_of(site: Site, partition: TopicPartition) -> Assignment:
+    (entry,) = [entry for entry in await newest_entries(site) if entry.source.partition == partition]
+    return entry

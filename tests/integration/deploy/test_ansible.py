@@ -57,6 +57,7 @@ def test_a_cluster_is_installed_changed_restarted_and_upgraded(site: Any, tmp_pa
         go_on_where_a_run_was_cut_off(site)
         stop_at_the_first_that_does_not_come_back(site)
         restart_all(site)
+        stop_at_the_first_that_cannot_be_reached(site)
         spare_zookeeper(site)
         refuse_what_is_no_package(site, foreign, package, tmp_path)
         go_back_from_a_version_that_does_not_start(site, package, broken)
@@ -118,6 +119,17 @@ def restart_all(site: AnsibleSite) -> None:
     before = site.starts()
     succeed(site.play("rolling-restart.yml"))
     assert not set(site.starts()) & {*before, "0"}
+
+
+def stop_at_the_first_that_cannot_be_reached(site: AnsibleSite) -> None:
+    before, east_2 = site.starts(), site.hosts.hosts["east-2"]
+    east_2.run("systemctl", "stop", "ssh")
+    east_2.run("pkill", "sshd", check=False)  # connections that are open
+    assert site.play("rolling-restart.yml").code != 0
+    first, second, third = site.starts()
+    assert first not in {before[0], "0"}
+    assert (second, third) == (before[1], before[2])
+    east_2.run("systemctl", "start", "ssh")
 
 
 def spare_zookeeper(site: AnsibleSite) -> None:

@@ -1,6 +1,7 @@
 """The playbooks on three hosts that boot systemd: a cluster is installed, changed, restarted, upgraded under load."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def test_a_cluster_is_installed_changed_restarted_and_upgraded(site: Any, tmp_pa
         change_settings(site)
         go_on_where_a_run_was_cut_off(site)
         stop_at_the_first_that_does_not_come_back(site)
+        mend_settings_by_which_a_broker_waits(site)
         restart_all(site)
         stop_at_the_first_that_cannot_be_reached(site)
         spare_zookeeper(site)
@@ -113,6 +115,23 @@ def stop_at_the_first_that_does_not_come_back(site: AnsibleSite) -> None:
     settings.write_text(text)
     succeed(site.play("site.yml"))
     assert site.starts()[2] == before[2]
+
+
+def mend_settings_by_which_a_broker_waits(site: AnsibleSite) -> None:
+    """It would wait without end for a ZooKeeper that is not there."""
+    before, east_2 = site.starts(), site.hosts.hosts["east-2"]
+    settings = east_2.path / "etc/pipeline/broker-2.toml"
+    connect = re.compile('^"zookeeper.connect" = .*', re.MULTILINE)
+    wrong, count = connect.subn('"zookeeper.connect" = "127.0.0.1:1"', settings.read_text())
+    assert count == 1
+    settings.write_text(wrong)
+    stopped = site.play("rolling-restart.yml", limit="east-2", pipeline_timeout_s=60)
+    assert stopped.code != 0
+    state = ("systemctl", "show", "--property=ActiveState", "--value", SITE_BROKERS[1])
+    assert east_2.run(*state) == "activating\n"
+    succeed(site.play("site.yml"))
+    assert east_2.run(*state) == "active\n"
+    assert [site.starts()[place] == before[place] for place in (0, 2)] == [True, True]
 
 
 def restart_all(site: AnsibleSite) -> None:

@@ -42,7 +42,8 @@ def why_no_kubernetes() -> str | None:
 
 
 @contextmanager
-def _held() -> Iterator[None]:
+def held() -> Iterator[None]:
+    """One process at a time makes what is missing."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -53,7 +54,7 @@ def _held() -> Iterator[None]:
 def tool(name: str) -> str:
     """Return the path of a tool, which is built if it is not there."""
     path = CACHE / "bin" / name
-    with _held():
+    with held():
         if not path.exists():
             environment = {**os.environ, "GOBIN": str(path.parent), "GOFLAGS": "-buildvcs=false"}
             subprocess.run(["go", "install", TOOLS[name]], env=environment, check=True, timeout=BUILD_TIMEOUT_S)
@@ -64,7 +65,7 @@ def tool(name: str) -> str:
 def schemas(version: str) -> Path:
     """Return the folder with the schemas of a version of Kubernetes."""
     folder = CACHE / "schemas" / version
-    with _held():
+    with held():
         if not folder.exists():
             command = ["go", "mod", "download", "-json", f"k8s.io/kubernetes@v{version}"]
             done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=BUILD_TIMEOUT_S)

@@ -11,10 +11,15 @@ from pipeline.cli.main import main
 from pipeline.cli.terminal import output
 
 
+@pytest.fixture(autouse=True)
+def logging_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the logging of the tests, also of those that come later in this process."""
+    monkeypatch.setattr(output, "configure_logging", lambda *_: None)
+
+
 @pytest.fixture
 def pipeline_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Run a command of `pipeline`; its exit code, stdout and stderr. Logging stays that of the tests."""
-    monkeypatch.setattr(output, "configure_logging", lambda *_: None)
+    """Run a command of `pipeline`; its exit code, stdout and stderr."""
 
     def run(*arguments: str) -> tuple[Any, str, str]:
         monkeypatch.setattr(sys, "argv", ["pipeline", *arguments])

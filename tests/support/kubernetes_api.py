@@ -45,11 +45,11 @@ def server(name: str) -> str:
 def _build(name: str, path: Path) -> None:
     """Build a program whose module refers to its neighbours by folders: releases of them have the same number."""
     if name == "etcd":
-        module, version, of_neighbours, package = "go.etcd.io/etcd/server/v3", "v3.6.5", "v3.6.5", "."
+        module, version, of_neighbours, package = "go.etcd.io/etcd/server/v3", "v3.6.8", "v3.6.8", "."
     else:
         module, package = "k8s.io/kubernetes", f"./cmd/{name}"
         version, of_neighbours = f"v{VERSION}", f"v0{VERSION[1:]}"
-    environment = {**os.environ, "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
+    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off", "CGO_ENABLED": "0"}
 
     def go(*arguments: str, folder: Path | None = None) -> str:
         return subprocess.run(
@@ -67,10 +67,14 @@ def _build(name: str, path: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source, folder)
     subprocess.run(["chmod", "-R", "u+w", str(folder)], check=True)
-    for replaced in json.loads(go("mod", "edit", "-json", folder=folder))["Replace"] or ():
+    described = json.loads(go("mod", "edit", "-json", folder=folder))
+    required = {each["Path"] for each in described["Require"]}
+    for replaced in described["Replace"] or ():
         if replaced["New"]["Path"].startswith("."):
             neighbour = replaced["Old"]["Path"]
-            go("mod", "edit", f"-dropreplace={neighbour}", f"-require={neighbour}@{of_neighbours}", folder=folder)
+            go("mod", "edit", f"-dropreplace={neighbour}", folder=folder)
+            if neighbour in required:
+                go("mod", "edit", f"-require={neighbour}@{of_neighbours}", folder=folder)
     version_flag = f"-X k8s.io/component-base/version.gitVersion={version}"
     go("build", "-trimpath", "-ldflags", f"-s -w {version_flag}", "-o", str(path), package, folder=folder)
     shutil.rmtree(folder)

@@ -162,12 +162,11 @@ def certificate_end_s(identity: TlsIdentity) -> float:
     """
     from cryptography import x509  # clients, which have no use for it, would take the time and memory, too
 
-    text = (
-        identity.certificate_path.read_bytes() if identity.certificate_path else (identity.certificate or "").encode()
-    )
     try:
+        path = identity.certificate_path
+        text = path.read_bytes() if path else (identity.certificate or "").encode()
         return min(each.not_valid_after_utc.timestamp() for each in x509.load_pem_x509_certificates(text))
-    except ValueError:  # OpenSSL takes what this library does not read
+    except (ValueError, OSError):  # OpenSSL takes what this library does not read; a file may be gone by now
         return 0.0
 
 

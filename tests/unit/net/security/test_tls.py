@@ -29,6 +29,7 @@ from pipeline.net.security.tls_context import (
     TlsIdentity,
     TlsPlan,
     TlsTrust,
+    certificate_end_s,
     client_context,
     server_context,
 )
@@ -310,6 +311,10 @@ async def test_a_new_certificate_serves_new_connections_and_a_broken_one_does_no
     reloading.look()
     assert (reloading.context is first, reloading.reloads) == (False, 1)
     assert reloading.end_s == ends.timestamp()  # of the first certificate of the chain that expires
+
+
+def test_a_certificate_that_is_gone_when_its_end_is_read_has_expired_for_alerts(tmp_path: Path) -> None:
+    assert certificate_end_s(TlsIdentity(certificate_path=tmp_path / "gone.pem")) == 0
 
 
 async def test_a_closed_transport_wakes_who_waits() -> None:

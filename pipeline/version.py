@@ -7,7 +7,7 @@ VERSION = "0.2.0"
 
 _REPOSITORY = Path(__file__).parents[1] / ".git"
 _PACKAGED = Path(__file__).with_name("COMMIT")
-"""File of an installed package with the commit that it was built from."""
+"""File of an installed package with the commit that it was built from, and `-dirty` if its files were changed."""
 _COMMIT_DIGITS = 12
 
 
@@ -15,7 +15,8 @@ def source_commit(repository: Path = _REPOSITORY) -> str | None:
     """Return the commit of the working tree that the program runs from, or that its package was built from, or None."""
     try:
         if _PACKAGED.exists():
-            return _PACKAGED.read_text(encoding="ascii").strip()[:_COMMIT_DIGITS]
+            commit, dash, dirty = _PACKAGED.read_text(encoding="ascii").strip().partition("-")
+            return commit[:_COMMIT_DIGITS] + dash + dirty
         head = (repository / "HEAD").read_text(encoding="ascii").strip()
         name = head.removeprefix("ref: ")
         if name == head:

@@ -35,6 +35,12 @@ def run(*command: str | Path) -> str:
     return subprocess.run(list(map(str, command)), cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def built_from() -> str:
+    """Return the commit of the working tree, and whether files of the package differ from it."""
+    changed = run("git", "status", "--porcelain", "--", "pipeline", "pyproject.toml", "constraints.txt").strip()
+    return run("git", "rev-parse", "HEAD").strip() + ("-dirty" if changed else "")
+
+
 def build_python_packages(target: Path, version: str) -> Path:
     """Build the source archive, and the wheel from it, out of a clean copy of the sources. Returns the wheel."""
     with tempfile.TemporaryDirectory() as directory:
@@ -42,7 +48,7 @@ def build_python_packages(target: Path, version: str) -> Path:
         shutil.copytree(ROOT / "pipeline", copy / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "constraints.txt"):
             shutil.copy(ROOT / name, copy)
-        (copy / "pipeline" / "COMMIT").write_text(run("git", "rev-parse", "HEAD"))
+        (copy / "pipeline" / "COMMIT").write_text(built_from())
         (copy / "MANIFEST.in").write_text("include CHANGELOG.md constraints.txt\n")
         run(sys.executable, "-m", "build", "--no-isolation", "--outdir", target, copy)
     normalize_archive(target / f"pipeline-{version}.tar.gz")

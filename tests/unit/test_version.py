@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli.foreground import service_metrics
+from pipeline import version
 from pipeline.version import VERSION, describe_build, source_commit
 
 ROOT = Path(__file__).parents[2]
@@ -35,3 +36,11 @@ def test_the_commit_is_read_from_the_repository(tmp_path: Path, files: dict[str,
 
 def test_metrics_have_the_version_as_a_label() -> None:
     assert service_metrics().get_sample_value("pipeline_build_info", describe_build()) == 1
+
+
+@pytest.mark.parametrize("mark", ["", "-dirty"])
+def test_a_package_says_what_it_was_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
+    packaged = tmp_path / "COMMIT"
+    packaged.write_text("0123456789abcdef" + mark)
+    monkeypatch.setattr(version, "_PACKAGED", packaged)
+    assert source_commit() == "0123456789ab" + mark

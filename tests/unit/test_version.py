@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.foreground import service_metrics
 from pipeline import version
+from pipeline.cli.foreground import service_metrics
 from pipeline.version import VERSION, describe_build, source_commit
 
 ROOT = Path(__file__).parents[2]

@@ -42,6 +42,8 @@ class HourCells:
     """Stages whose counter began in the middle of the hour, or after it, by cell."""
     borders: Int64s
     """Of OLDER, by cell: the end of the hours that are compared together."""
+    sent_to_replica: Mapping[int, int]
+    """By topic: how many records producers sent to the replica cluster itself."""
 
     def end_of(self, topic: int) -> int:
         """Return the end of the hour, or the latest end of a topic's hours that are compared together."""
@@ -125,6 +127,7 @@ def compare_cells(words: Words, hour_ms: int, cells: Int64s) -> HourCells:
         is_deleted=maker.is_deleted,
         doubtful=doubtful,
         borders=maker.borders,
+        sent_to_replica=way.sent_to_replica(hour_ms, set(slices)),
     )
 
 

@@ -13,7 +13,7 @@ from pipeline.audit.judgement.edges import LIVE
 from pipeline.audit.judgement.findings import findings_of
 from pipeline.audit.judgement.hour_cells import HourCells
 from pipeline.audit.judgement.hour_verdicts import PlainTopics, Sums, TopicHour, WayStamp, distinct_sums, stage_order
-from pipeline.audit.judgement.missing_words import MissingWord
+from pipeline.audit.judgement.missing_words import MissingWord, lost_word
 from pipeline.audit.judgement.sentences import records_text
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import NOT_OVER, Stage, Status, Witness
@@ -60,6 +60,8 @@ def _judge_each(hour: HourCells, topics: Sequence[int], sums: "_StageSums", basi
             missing = [*missing, *_doubts(hour, topic)]
         if topic in over:
             missing = [*missing, *unreported_producers(hour, topic)]
+        if topic in hour.sent_to_replica:
+            missing = [*missing, _sent_to_replica(hour, topic)]
         stages = sums.of(topic)
         if not mine and not missing and not codes[topic]:
             rests_on = basis.of(topic, stages)
@@ -127,6 +129,7 @@ def _are_plain(hour: HourCells) -> Mask:
     noted = [topic for topic in hour.slices if hour.late(topic) is not None] if has_late else []
     noted += _with_void_rows(hour)
     noted += [topic for topic in _without_reports(hour) if unreported_producers(hour, topic)]
+    noted += hour.sent_to_replica
     if noted:
         plain &= ~np.isin(topics, noted)
     return plain
@@ -291,6 +294,17 @@ def unreported_producers(hour: HourCells, topic: int) -> list[MissingWord]:
     name = f"producers of {hour.words.topic_name(topic)} in {cluster}"
     reason = f"brokers have {marked} records of producers that count, and the audit topic has no report of any"
     return [MissingWord(witness=Witness(name=name, reason=reason, cluster=cluster), is_lost=True)]
+
+
+def _sent_to_replica(hour: HourCells, topic: int) -> MissingWord:
+    """Return the producers that sent records to the replica cluster itself: a reversal may have deleted them."""
+    hub = hour.words.way.replica_cluster
+    name = f"producers of {hour.words.topic_name(topic)} in {hub}"
+    reason = (
+        f"{records_text(hour.sent_to_replica[topic])} were produced to {hub} itself, as after a promotion; no stage of "
+        f"{hour.words.way.cluster} is compared with them"
+    )
+    return lost_word(name, reason, hub)
 
 
 _LOST_CHECKPOINT = "it lost its checkpoint, and its log no longer has all of the hour"

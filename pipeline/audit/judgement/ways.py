@@ -1,11 +1,13 @@
 """The way of a live cluster's topics: which stages they have, and which partition is the replica of which. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from pipeline.audit.events.report import OLDER
 from pipeline.audit.events.tiers import Tier, is_audited
 from pipeline.audit.judgement.verdicts import Expectations, OffsetSpan, Route
 from pipeline.audit.ledger.keys import (
@@ -64,6 +66,10 @@ class Way:
     partitions: dict[int, int] = field(default_factory=dict)
     """By topic: number of partitions in the metadata of the live cluster."""
     has_metadata: bool = False
+    at_replica: Series | None = None
+    """What producers sent to the replica cluster itself, as after a promotion; None if that is live, too."""
+    replica_topics: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """By topic: the topics of the replica cluster that are its replica, or were until it was created again."""
 
     def __post_init__(self) -> None:
         order = np.argsort(self.replicas, kind="stable")
@@ -80,6 +86,19 @@ class Way:
     def are_mirrored(self, topics: Int64s) -> Mask:
         """True for each topic that should have a replica."""
         return is_among(topics, self.mirrored)
+
+    def sent_to_replica(self, hour_ms: int, topics: set[int] | None) -> dict[int, int]:
+        """Return by topic, of `topics` or of all, how many records of an hour producers sent to its replica itself."""
+        table = None if self.at_replica is None else self.at_replica.hours.get(hour_ms)
+        mine = self.replica_topics.keys() if topics is None else self.replica_topics.keys() & topics
+        wanted = frozenset().union(*(self.replica_topics[topic] for topic in mine))
+        if table is None or not wanted:
+            return {}
+        keys = table.keys_of(np.array(sorted(wanted), np.int64))
+        owners, records = topics_of_cells(cells_of(keys)), table.at(keys)["records"]
+        sent = {topic: int(records[owners == topic].sum()) for topic in each_once(owners).tolist()}
+        found = {topic: sum(sent.get(each, 0) for each in self.replica_topics[topic]) for topic in mine}
+        return {topic: count for topic, count in found.items() if count}
 
     def portions_at(self, hour_ms: int, topics: set[int] | None) -> Iterator[set[int] | None]:
         """Return the topics of an hour in portions of bounded numbers of cells, so that memory is bounded."""
@@ -104,6 +123,8 @@ class Way:
         for series in hub:
             sources = self.sources_of(_cells(series, hour_ms, of_hub))
             found.append(sources[sources >= 0])
+        if hour_ms != OLDER:  # so that the topic is judged, whichever of its partitions they went to
+            found.append(np.array(sorted(self.sent_to_replica(hour_ms, topics)), np.int64) << PARTITION_BITS)
         cells = each_once(np.concatenate(found))
         if topics is not None and len(cells):
             cells = cells[is_among(topics_of_cells(cells), topics)]
@@ -172,7 +193,22 @@ def _way(ledger: Ledger, expectations: Expectations, cluster: str) -> Way:
         groups=ends[1],
         partitions={number: counted[name] for name in counted if (number := ledger.topics.known(name)) >= 0},
         has_metadata=bool(counted) or cluster in expectations.described,
+        at_replica=None
+        if hub is None or hub in expectations.live_clusters
+        else ledger.series.get(SeriesKey(Tier.PRODUCER, hub)),
+        replica_topics=_replica_topics(ledger, expectations, cluster),
     )
+
+
+def _replica_topics(ledger: Ledger, expectations: Expectations, cluster: str) -> dict[int, frozenset[int]]:
+    pairs = {(each.topic, each.replica_topic) for each in expectations.mirrored if each.cluster == cluster}
+    pairs |= {(each.source.topic, each.replica.topic) for each in expectations.routes if each.cluster == cluster}
+    found: dict[int, set[int]] = defaultdict(set)
+    for source, replica in pairs:
+        topic, copy = ledger.topics.known(source), ledger.topics.known(replica)
+        if topic >= 0 and copy >= 0:
+            found[topic].add(copy)
+    return {topic: frozenset(copies) for topic, copies in found.items()}
 
 
 def _newest_routes(ledger: Ledger, cluster: str, routes: Sequence[Route]) -> list[Route]:

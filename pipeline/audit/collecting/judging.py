@@ -10,6 +10,7 @@ B. `read_to_ms` is taken before the judgement, while nothing is applied to the l
    So is the progress of reading that documents show beside a verdict.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,7 +58,8 @@ class Judged:
     number: int
     judged_ms: int
     began_s: float
-    took_s: float
+    cpu_s: float
+    """CPU seconds that it took: on a busy machine it is no older for that."""
     judgement: Judgement
     unknown: Sequence[Witness]
     clusters: Mapping[str, ReadingProgress]
@@ -137,7 +139,7 @@ class Judgements:
             clusters = {name: state.progress for name, state in self._collector.states.items()}
             self._began += 1
             try:
-                judgement = await trio.to_thread.run_sync(_judged_by, self._judge, expectations, judged_ms)
+                judgement, cpu_s = await trio.to_thread.run_sync(_judged_by, self._judge, expectations, judged_ms)
                 self._collector.ledger.shelve()
             except Exception as error:
                 self.failures += 1
@@ -150,7 +152,7 @@ class Judgements:
             number=self._began,
             judged_ms=judged_ms,
             began_s=began_s,
-            took_s=trio.current_time() - began_s,
+            cpu_s=cpu_s,
             judgement=judgement,
             unknown=expectations.unknown,
             clusters=clusters,
@@ -185,11 +187,13 @@ class Judgements:
             await trio.sleep(REFRESH_S)
 
 
-def _judged_by(judge: Judge, expectations: Expectations, judged_ms: int) -> Judgement:
+def _judged_by(judge: Judge, expectations: Expectations, judged_ms: int) -> tuple[Judgement, float]:
+    """Return the judgement, and the CPU seconds of this thread that it took."""
+    began_s = time.thread_time()
     judgement = judge.judge(expectations, judged_ms)
     return_free_memory()  # what a judgement on a month, and large answers before it, took for a moment
-    return judgement
+    return judgement, time.thread_time() - began_s
 
 
 def _greatest_age_s(judged: Judged) -> float:
-    return min(max(MAX_AGE_S, AGE_FACTOR * judged.took_s), GREATEST_AGE_S)
+    return min(max(MAX_AGE_S, AGE_FACTOR * judged.cpu_s), GREATEST_AGE_S)

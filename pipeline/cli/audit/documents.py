@@ -12,6 +12,7 @@ REPORT_PARTS: Final = {
     "verdict": str,
     "exact": bool,
     "complete": bool,
+    "judged_ms": int,
     "hours": list,
     "hours_left_out": dict,
     "unknown": list,

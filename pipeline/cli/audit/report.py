@@ -11,7 +11,7 @@ from pipeline.cli.audit.documents import REPORT_PARTS, checked_topic, finite_sec
 from pipeline.cli.audit.rendering import MAX_HOURS, csv_text, exit_code, render
 from pipeline.cli.foreground import http_url
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.connect import Json
+from pipeline.cli.terminal.connect import Json, wall_clock
 from pipeline.cli.terminal.times import TIME_HELP, read_time_ms
 from pipeline.errors import ConfigurationError
 
@@ -38,7 +38,13 @@ def report(
         str | None, typer.Option("--to", metavar="TIME", help="Only hours that begin before this time.")
     ] = None,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, max=3600, help="Wait up to this many seconds until every hour is exact.")
+        float,
+        typer.Option(
+            "--wait",
+            min=0,
+            max=3600,
+            help="Wait up to this many seconds until every hour is exact, by a judgement from after the command began.",
+        ),
     ] = 0.0,
     json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV: a line for each topic and hour.")] = False,
@@ -56,10 +62,11 @@ def report(
         raise ConfigurationError("--csv", "and --json exclude each other")
     wait = finite_seconds("--wait", wait)
     question = report_query(topic or (), begin, end, MOST_HOURS if show_all or json or csv else MAX_HOURS)
-    deadline = time.monotonic() + wait
+    deadline, began_ms = time.monotonic() + wait, wall_clock()
     while True:
         document = read_audit_document(f"{url}/v1/report?{question}", REPORT_PARTS)
-        if document["exact"] or time.monotonic() >= deadline:
+        is_new = document["judged_ms"] >= began_ms  # what was done before the command is in the judgement
+        if (document["exact"] and is_new) or time.monotonic() >= deadline:
             break
         time.sleep(POLL_INTERVAL_S)
     if json:

@@ -75,5 +75,7 @@ async def test_a_full_log_dir_is_named_until_it_has_room(tmp_path: Path, monkeyp
             await until(lambda: room.problem is None)
             nursery.cancel_scope.cancel()
     told = [f"{each['event']} {Path(each['log_dir']).name}" for each in log if each["event"].startswith("disk_")]
-    assert told == ["disk_full one", "disk_has_room one", "disk_full one", "disk_full two", "disk_has_room one"]
+    assert told[:2] == ["disk_full one", "disk_has_room one"]
+    assert sorted(told[2:4]) == ["disk_full one", "disk_full two"]  # looked at by two threads
+    assert told[4:] == ["disk_has_room one"]
     one.close()

@@ -11,6 +11,7 @@ from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.exported_metrics import exporting_services
+from tests.support.mirrors import until
 from tests.support.serving_broker import serving_broker
 
 LEAST_WORDS = 5
@@ -37,8 +38,11 @@ async def test_every_metric_says_what_it_is_in_base_units(tmp_path: Path) -> Non
     assert odd == []
 
 
-def count_series(registry: CollectorRegistry) -> int:
-    return sum(len(family.samples) for family in text_string_to_metric_families(generate_latest(registry).decode()))
+def count_series(registry: CollectorRegistry, topic: str | None = None) -> int:
+    """Return the number of all series, or of those of the partitions of a topic."""
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    labels = [sample.labels for family in families for sample in family.samples]
+    return len([each for each in labels if topic is None or (each.get("topic") == topic and "partition" in each)])
 
 
 async def test_a_partition_has_few_series(tmp_path: Path) -> None:
@@ -61,6 +65,8 @@ async def test_a_partition_has_few_series(tmp_path: Path) -> None:
     ):
         for name in ("one", "other"):
             await create_topics(cluster, [NewTopic(name=name, partitions=PARTITIONS, replication_factor=1)])
+            # Logs that a busy disk opens late have no series until then.
+            await until(lambda name=name: count_series(metrics, name) == SERIES_OF_A_PARTITION * PARTITIONS)
             counts.append(count_series(metrics))
     of_topic = 4  # bytes and records, in and out
     assert counts[1] - counts[0] == SERIES_OF_A_PARTITION * PARTITIONS + of_topic

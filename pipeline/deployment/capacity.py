@@ -55,18 +55,18 @@ class UnitCosts:
 
 
 MEASURED = UnitCosts(
-    append_batch_s=378e-6,
-    append_byte_s=1.15e-9,
-    feed_batch_s=241e-6,
-    feed_byte_s=1.30e-9,
-    serve_batch_s=35e-6,
+    append_batch_s=420e-6,
+    append_byte_s=1.60e-9,
+    feed_batch_s=450e-6,
+    feed_byte_s=1.08e-9,
+    serve_batch_s=104e-6,
     serve_byte_s=0.0,
-    follow_batch_s=338e-6,
-    follow_byte_s=1.53e-9,
-    hub_batch_s=209e-6,
-    hub_byte_s=1.42e-9,
-    mirror_batch_s=453e-6,
-    mirror_byte_s=1.73e-9,
+    follow_batch_s=543e-6,
+    follow_byte_s=1.56e-9,
+    hub_batch_s=372e-6,
+    hub_byte_s=1.10e-9,
+    mirror_batch_s=903e-6,
+    mirror_byte_s=1.36e-9,
     audited_report_s=15e-6,
     mirror_idle_source_s=3.0e-3,
     mirror_idle_partition_s=16e-6,
@@ -77,7 +77,7 @@ MEASURED = UnitCosts(
     audit_bytes=56e6,
     audited_partition_bytes=1.9e3,
 )
-"""Costs on the machine of docs/deploy/capacity.md: means of two runs of `make bench-capacity`, and of `bench-scale`."""
+"""Costs on the machine of docs/deploy/capacity.md: of `make bench-capacity` while little else ran, and `bench-scale`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Metrics of all services: their texts, their units, and how many series a partition has."""
 
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -45,6 +46,11 @@ def count_series(registry: CollectorRegistry, topic: str | None = None) -> int:
     return len([each for each in labels if topic is None or (each.get("topic") == topic and "partition" in each)])
 
 
+def are_counted(registry: CollectorRegistry, topic: str) -> bool:
+    """True if all partitions of a topic have their series."""
+    return count_series(registry, topic) == SERIES_OF_A_PARTITION * PARTITIONS
+
+
 async def test_a_partition_has_few_series(tmp_path: Path) -> None:
     """So 1,000 partitions of a broker are 4,000 series, and 10,000 are 40,000."""
     config = BrokerConfig.from_settings(
@@ -66,7 +72,7 @@ async def test_a_partition_has_few_series(tmp_path: Path) -> None:
         for name in ("one", "other"):
             await create_topics(cluster, [NewTopic(name=name, partitions=PARTITIONS, replication_factor=1)])
             # Logs that a busy disk opens late have no series until then.
-            await until(lambda name=name: count_series(metrics, name) == SERIES_OF_A_PARTITION * PARTITIONS)
+            await until(partial(are_counted, metrics, name))
             counts.append(count_series(metrics))
     of_topic = 4  # bytes and records, in and out
     assert counts[1] - counts[0] == SERIES_OF_A_PARTITION * PARTITIONS + of_topic

@@ -77,7 +77,7 @@ MEASURED = UnitCosts(
     audit_bytes=56e6,
     audited_partition_bytes=1.9e3,
 )
-"""Costs on the machine of docs/deploy/capacity.md: of `make bench-capacity` with little beside it, and `bench-scale`."""
+"""Costs on the machine of docs/deploy/capacity.md, by `make bench-capacity` and `make bench-scale`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A real API server of Kubernetes with its store and controllers, from Go modules, and no machine that runs pods.
 
-A test that first needs them builds them into .cache/kubernetes, which takes half an hour on two cores. What a kubelet
+A test that first needs them builds them into .cache/kubernetes, which takes up to an hour on two cores. What a kubelet
 would say of its pods, a test says.
 """
 

@@ -90,13 +90,17 @@ class Way:
     def sent_to_replica(self, hour_ms: int, topics: set[int] | None) -> dict[int, int]:
         """Return by topic, of `topics` or of all, how many records of an hour producers sent to its replica itself."""
         table = None if self.at_replica is None else self.at_replica.hours.get(hour_ms)
+        if table is None:
+            return {}
         mine = self.replica_topics.keys() if topics is None else self.replica_topics.keys() & topics
         wanted = frozenset().union(*(self.replica_topics[topic] for topic in mine))
-        if table is None or not wanted:
+        if not wanted:
             return {}
         keys = table.keys_of(np.array(sorted(wanted), np.int64))
-        owners, records = topics_of_cells(cells_of(keys)), table.at(keys)["records"]
-        sent = {topic: int(records[owners == topic].sum()) for topic in each_once(owners).tolist()}
+        owners, places = np.unique(topics_of_cells(cells_of(keys)), return_inverse=True)
+        records = np.zeros(len(owners), np.int64)
+        np.add.at(records, places, table.at(keys)["records"])
+        sent = dict(zip(owners.tolist(), records.tolist(), strict=True))
         found = {topic: sum(sent.get(each, 0) for each in self.replica_topics[topic]) for topic in mine}
         return {topic: count for topic, count in found.items() if count}
 

@@ -19,7 +19,7 @@ logger = get_logger(__name__)
 
 _PREFIX: Final = "pipeline_load_"
 _TOPIC: Final = ("topic",)
-_LOAD: Final = ("load",)
+_LOAD: Final = "load"
 
 
 class LoadMetrics:
@@ -27,7 +27,7 @@ class LoadMetrics:
 
     def __init__(self, registry: CollectorRegistry, load: str | None = None) -> None:
         """`load`: a label of all metrics, for loads that do not serve their metrics at addresses of their own."""
-        self._load = {} if load is None else {_LOAD[0]: load}
+        self._load = {} if load is None else {_LOAD: load}
         self._kept: dict[str, Counter | Gauge] = {}
         """Metrics by the names of their series."""
 

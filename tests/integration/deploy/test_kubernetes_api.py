@@ -11,7 +11,7 @@ from tests.support.kubernetes import CHART, COMMAND_TIMEOUT_S, tool, why_no_kube
 from tests.support.kubernetes_api import KubernetesApi, kubernetes_api, wait_for
 
 pytestmark = [
-    pytest.mark.long,  # builds Kubernetes when it first runs: half an hour on two cores
+    pytest.mark.long,  # builds Kubernetes when it first runs: up to an hour on two cores
     pytest.mark.timeout(7200),
     pytest.mark.skipif(why_no_kubernetes() is not None, reason=str(why_no_kubernetes())),
 ]

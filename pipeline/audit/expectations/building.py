@@ -27,8 +27,8 @@ class ClusterFacts:
     cluster_id: str | None
     partitions: Mapping[str, int]
     compacted: frozenset[str] = frozenset()
-    copied: frozenset[str] = frozenset()
-    """Topics that a mirror writes, or wrote until they were promoted."""
+    copied: Mapping[str, int] = field(default_factory=dict)
+    """Topics that a mirror writes, or wrote until this time; STILL_COPIED of those that were not promoted."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -96,7 +96,7 @@ def expectations_of(
     partitions: dict[tuple[str, str], int] = {}
     compacted: set[tuple[str, str]] = set()
     deleted: dict[tuple[str, str], int] = {}
-    copied: set[tuple[str, str]] = set()
+    copied: dict[tuple[str, str], int] = {}
     unknown: list[Witness] = []
     read_to: dict[str, int] = {}
     for name in (*live, *([] if replica is None else [replica])):
@@ -105,7 +105,7 @@ def expectations_of(
         if known.facts is not None and known.read_ms is not None:
             partitions |= {(name, topic): count for topic, count in known.facts.partitions.items() if is_audited(topic)}
             compacted |= {(name, topic) for topic in known.facts.compacted if is_audited(topic)}
-            copied |= {(name, topic) for topic in known.facts.copied if is_audited(topic)}
+            copied |= {(name, topic): until_ms for topic, until_ms in known.facts.copied.items() if is_audited(topic)}
             deleted |= {(name, topic): seen_ms for topic, seen_ms in known.deleted.items() if is_audited(topic)}
             read_to[name] = known.read_ms
     mirrored: list[MirroredTopic] = []
@@ -128,7 +128,7 @@ def expectations_of(
         described=frozenset(read_to),
         deleted=deleted,
         compacted=frozenset(compacted),
-        copied=frozenset(copied),
+        copied=copied,
         mirrored=mirrored,
         routes=[route for route in routes if is_audited(route.source.topic)],
         unknown=unknown,

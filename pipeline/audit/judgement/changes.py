@@ -35,7 +35,7 @@ def changes_between(before: Expectations | None, now: Expectations) -> Changes:
         _changed_keys(before.partitions, now.partitions)
         | _changed_keys(before.deleted, now.deleted)
         | (before.compacted ^ now.compacted)
-        | (before.copied ^ now.copied)
+        | _changed_keys(before.copied, now.copied)
     )
     if before.mirrored is not now.mirrored and list(before.mirrored) != list(now.mirrored):
         topics |= {each.topic for each in {*before.mirrored} ^ {*now.mirrored}}

@@ -57,6 +57,10 @@ class Remark(IntEnum):
     """The mirror copied records that are in no broker's report yet."""
     FOLDED = 13
     """A stage keeps the hour no longer apart: all hours that are older than a border were compared together."""
+    COPIED = 14
+    """The topic is a replica itself, or was one at the time: copies are among its records."""
+    PROMOTED = 15
+    """The replica was promoted, so producers may have written to it."""
     EDGE = 10
     """Records were counted one by one: neighbouring hours differ, and agree in all."""
 
@@ -79,6 +83,12 @@ class Compared:
         self.codes[where] = code_of(status)
         self.records = np.where(where, records, self.records)
         self.remarks[where] = remark
+
+    def doubt_extra(self, where: Mask, remark: Remark) -> None:
+        """Make EXTRA unknown in some cells: more records than the stage before came by another way."""
+        unsure = where & (self.codes == code_of(Status.EXTRA))
+        self.codes[unsure] = code_of(Status.UNKNOWN)
+        self.remarks[unsure] = remark
 
 
 def are_equal(before: Rows, at: Rows) -> Mask:

@@ -143,6 +143,7 @@ class HourStages:
             compared = compare(open_lives=open_lives, silent_lives=silent)
         join_produced(self.way, self.hour_ms, self.timing, compared, produced)
         self._lose(compared, produced, live)
+        compared.doubt_extra(self.way.have_copies(self.topics, self.hour_ms), Remark.COPIED)
         return _only(compared, produced.is_expected)
 
     def _with_lives(self, end_ms: int) -> Mask:
@@ -189,6 +190,12 @@ class HourStages:
             silent_ms=None if self.words.replica is None else self.words.replica.silent_ms,
             series=_some(self.way.replica),
         )
+
+    def have_producers(self) -> Mask:
+        """True for each cell whose replica was promoted before the hour ended: producers may have written to it."""
+        since_ms = self.way.promoted.at(topics_of_cells(self.replicas))
+        result: Mask = (since_ms >= 0) & (since_ms < self.ends_ms)
+        return result
 
     def edge(self, before: StageCells, at: StageCells, *, can_stall: bool = False, mirrors: bool = False) -> Edge:
         """Compare a stage with the one before it."""

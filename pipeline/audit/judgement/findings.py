@@ -29,6 +29,13 @@ _KINDS = {
     Status.EXTRA: DiscrepancyKind.UNEXPLAINED,
     Status.CHANGED: DiscrepancyKind.CHANGED,
 }
+_OTHER_WAYS = {
+    Remark.COPIED: (
+        "copies in",
+        "they are counted as well as what producers sent: compare with `pipeline mirror verify`",
+    ),
+    Remark.PROMOTED: ("producers of", "it was promoted, and producers that do not count may have written to it"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,14 @@ def _witness(hour: HourCells, edge: Edge, place: int, status: Status, remark: Re
             reason="a counter keeps the hour no longer apart, and older hours differ: see the hour of all older ones",
             cluster=hour.words.way.cluster,
             partition=hour.words.partition(int(hour.cells[place])),
+        )
+    if remark in _OTHER_WAYS:
+        partition = hour.words.partition(int(edge.at.cells[place]))
+        name, reason = _OTHER_WAYS[remark]
+        return Witness(
+            name=f"{name} {partition.topic} in {edge.at.cluster}",
+            reason=reason,
+            cluster=edge.at.cluster,
         )
     if remark is Remark.SILENT:
         return _silent_counter(hour, edge, place)

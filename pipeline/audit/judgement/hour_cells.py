@@ -98,6 +98,7 @@ def compare_cells(words: Words, hour_ms: int, cells: Int64s) -> HourCells:
         edge = maker.edge(live, replica, can_stall=True, mirrors=True)
         if mirrored is not None:
             maker.wait_for_live(edge.compared, mirrored, of_all_topics, edge.at.is_expected)
+        edge.compared.doubt_extra(maker.have_producers(), Remark.PROMOTED)
         edges.append(edge)
     for tier, ends in (("loaded", way.loads), ("consumed", way.groups)):
         for end in ends:

@@ -90,6 +90,10 @@ _MISSING = {
     Remark.STALLED: "; the replica has reported nothing new for longer than pending.max.ms",
     Remark.UNMARKED: " among the records of producers without marks",
 }
+_OTHER_WAYS = {
+    Remark.COPIED: "the topic is a replica itself, or was one then, and its copies are counted as well",
+    Remark.PROMOTED: "the replica was promoted, and producers may have written to it",
+}
 
 
 def _is(finding: Finding) -> str:
@@ -117,6 +121,8 @@ def _unknown(finding: Finding, remark: Remark) -> str:
     if remark is Remark.FOREIGN_OR_DOUBLED:
         what = f"{records} more without a mark than were {participle(finding.after)}: records of producers that do not "
         return what + "count, or records doubled; nobody can tell which"
+    if remark in _OTHER_WAYS:
+        return f"{records} more than were {participle(finding.after)}: {_OTHER_WAYS[remark]}"
     records += " differs" if finding.records == 1 else " differ"
     if remark is Remark.DOUBTFUL:
         return f"{records} from what was {participle(finding.after)}; a counter does not know all of the hour"

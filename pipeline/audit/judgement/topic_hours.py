@@ -274,7 +274,7 @@ def _without_reports(hour: HourCells) -> set[int]:
     """Return the topics of an hour of which no producer ever reported."""
     way = hour.words.way
     reported = set() if way.produced is None else way.produced.topics
-    return hour.slices.keys() - way.copied - reported
+    return hour.slices.keys() - reported
 
 
 def unreported_producers(hour: HourCells, topic: int) -> list[MissingWord]:
@@ -284,7 +284,7 @@ def unreported_producers(hour: HourCells, topic: int) -> list[MissingWord]:
     """
     way = hour.words.way
     is_reported = way.produced is not None and topic in way.produced.topics
-    if topic in way.copied or is_reported or topic not in hour.slices:
+    if is_reported or topic not in hour.slices or way.has_copies(topic, hour.hour_ms):
         return []
     live = next(stage for stage in hour.stages if stage.stage == LIVE)
     marked = int(live.rows[hour.slices[topic]]["marked_records"].sum())

@@ -7,8 +7,9 @@ never EXACT.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
-from pipeline.model import TopicPartition
+from pipeline.model import MAX_INT64, TopicPartition
 from pipeline.records.tally import Counts
 
 
@@ -197,6 +198,10 @@ class EventLoss:
     witness: Witness
 
 
+STILL_COPIED: Final = MAX_INT64
+"""Time at which the copies of a topic end that was not promoted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectations:
     """Parties that should have counted: what does not follow from the counts themselves.
@@ -214,8 +219,8 @@ class Expectations:
     """By cluster and topic, of topics that a cluster does not have any more: when it was last seen to have it."""
     compacted: frozenset[tuple[str, str]] = frozenset()
     """Cluster and topic of each topic that is compacted."""
-    copied: frozenset[tuple[str, str]] = frozenset()
-    """Cluster and topic of each topic that a mirror writes, or wrote until it was promoted."""
+    copied: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By cluster and topic: when a mirror's copies ended, as the topic was promoted; STILL_COPIED of replicas."""
     mirrored: Sequence[MirroredTopic] = ()
     routes: Sequence[Route] = ()
     unknown: Sequence[Witness] = ()

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.audit.events.report import OLDER
 from pipeline.audit.events.tiers import Tier, is_audited
-from pipeline.audit.judgement.verdicts import Expectations, OffsetSpan, Route
+from pipeline.audit.judgement.verdicts import STILL_COPIED, Expectations, OffsetSpan, Route
 from pipeline.audit.ledger.keys import (
     MAX_LEDGER_PARTITIONS,
     PARTITION_BITS,
@@ -40,6 +40,18 @@ class EndStage:
         return is_among(topics, known)
 
 
+class TopicTimes:
+    """A time in ms for each of some topics."""
+
+    def __init__(self, times_ms: Mapping[int, int]) -> None:
+        self._topics = np.array(sorted(times_ms), np.int64)
+        self._times_ms = np.array([times_ms[topic] for topic in sorted(times_ms)], np.int64)
+
+    def at(self, topics: Int64s) -> Int64s:
+        """Return the times of topics; -1 for topics that have none."""
+        return _looked_up(self._topics, self._times_ms, topics)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
     """Stages of one live cluster. Routes are sorted by source cell; -1 stands for no replica."""
@@ -55,8 +67,9 @@ class Way:
     mirrored: frozenset[int]
     """Topics that the mirror selects, or has copied."""
     compacted: frozenset[int]
-    copied: frozenset[int]
-    """Topics of the live cluster that are copies themselves: their producers report to another cluster."""
+    copied: TopicTimes
+    """Topics of the live cluster that are or were copies themselves, and until when: producers of these records report
+    to another cluster."""
     by_replica: tuple[Int64s, Int64s] = field(init=False)
     """Replica cells, sorted, and their sources."""
     gaps: dict[int, Sequence[OffsetSpan]] = field(default_factory=dict)
@@ -66,6 +79,8 @@ class Way:
     partitions: dict[int, int] = field(default_factory=dict)
     """By topic: number of partitions in the metadata of the live cluster."""
     has_metadata: bool = False
+    promoted: TopicTimes = field(default_factory=lambda: TopicTimes({}))
+    """Topics of the replica cluster that producers may write to, and since when: they were promoted."""
     at_replica: Series | None = None
     """What producers sent to the replica cluster itself, as after a promotion; None if that is live, too."""
     replica_topics: Mapping[int, frozenset[int]] = field(default_factory=dict)
@@ -86,6 +101,15 @@ class Way:
     def are_mirrored(self, topics: Int64s) -> Mask:
         """True for each topic that should have a replica."""
         return is_among(topics, self.mirrored)
+
+    def have_copies(self, topics: Int64s, hour_ms: int) -> Mask:
+        """True for each topic of the live cluster that was still a replica itself when an hour began."""
+        result: Mask = self.copied.at(topics) >= max(hour_ms, 0)
+        return result
+
+    def has_copies(self, topic: int, hour_ms: int) -> bool:
+        """True if a topic of the live cluster was still a replica itself when an hour began."""
+        return bool(self.have_copies(np.array([topic], np.int64), hour_ms)[0])
 
     def sent_to_replica(self, hour_ms: int, topics: set[int] | None) -> dict[int, int]:
         """Return by topic, of `topics` or of all, how many records of an hour producers sent to its replica itself."""
@@ -191,7 +215,8 @@ def _way(ledger: Ledger, expectations: Expectations, cluster: str) -> Way:
         replicas=np.array([replica for _, replica in cells], np.int64),
         mirrored=_numbers(ledger, mirrored),
         compacted=_numbers(ledger, {topic for name, topic in expectations.compacted if name == cluster}),
-        copied=_numbers(ledger, {topic for name, topic in expectations.copied if name == cluster}),
+        copied=TopicTimes(_copied(ledger, expectations, cluster)),
+        promoted=TopicTimes(_promoted(ledger, expectations, hub)),
         gaps={_cell(ledger, route.source): route.gaps for route in routes if route.gaps},
         loads=ends[0],
         groups=ends[1],
@@ -213,6 +238,16 @@ def _replica_topics(ledger: Ledger, expectations: Expectations, cluster: str) ->
         if topic >= 0 and copy >= 0:
             found[topic].add(copy)
     return {topic: frozenset(copies) for topic, copies in found.items()}
+
+
+def _copied(ledger: Ledger, expectations: Expectations, cluster: str) -> dict[int, int]:
+    ends = {topic: end_ms for (name, topic), end_ms in expectations.copied.items() if name == cluster}
+    return {number: ends[topic] for topic in ends if (number := ledger.topics.number(topic)) >= 0}
+
+
+def _promoted(ledger: Ledger, expectations: Expectations, hub: str | None) -> dict[int, int]:
+    ends = {} if hub is None else _copied(ledger, expectations, hub)
+    return {topic: end_ms for topic, end_ms in ends.items() if end_ms != STILL_COPIED}
 
 
 def _newest_routes(ledger: Ledger, cluster: str, routes: Sequence[Route]) -> list[Route]:

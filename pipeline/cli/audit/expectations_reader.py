@@ -10,10 +10,11 @@ from prometheus_client import CollectorRegistry
 from pipeline.audit.events.tiers import is_audited
 from pipeline.audit.expectations.building import ClusterFacts, MirrorFacts, SelectedReplicas
 from pipeline.audit.expectations.reader import READ_TIMEOUT_S, ExpectationsReader
-from pipeline.audit.judgement.verdicts import OffsetSpan, Route
+from pipeline.audit.judgement.verdicts import STILL_COPIED, OffsetSpan, Route
 from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import list_topics
 from pipeline.client.cluster.cluster import Cluster
+from pipeline.errors import ConfigurationError
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.gaps import GAPS_TOPIC, GapLedger, GapReason
 from pipeline.mirror.journals.selection_journal import SelectionJournal
@@ -23,7 +24,9 @@ from pipeline.mirror.journals.table_journal import TableJournal
 from pipeline.mirror.matching import match_within_bound
 from pipeline.mirror.metrics import table_records_skipped
 from pipeline.mirror.topics.expected_replicas import ExpectedReplicas
+from pipeline.mirror.topics.replica_topics import MIRROR_SOURCE_CONFIG
 from pipeline.model import Clock, TopicPartition
+from pipeline.promotion import MIRROR_PROMOTED, Promotion
 from pipeline.protocol.schema import ZERO_UUID
 
 MAX_AGE_S: Final = 10.0
@@ -35,7 +38,7 @@ APPENDED: Final = (
 SELECT_S: Final = 5.0
 """Time for the mirrors' patterns on the topics of one cluster, each time. Topics beyond that wait for the next time."""
 _CLEANUP_POLICY: Final = "cleanup.policy"
-_OF_COPIES: Final = ("mirror.source", "mirror.promoted")
+_OF_COPIES: Final = (MIRROR_SOURCE_CONFIG, MIRROR_PROMOTED)
 
 
 def expectations_reader(
@@ -82,10 +85,18 @@ class _ReadTopics:
         return ClusterFacts(
             cluster_id=view.cluster_id,
             partitions={name: max(topic.partitions, default=-1) + 1 for name, topic in topics.items()},
-            copied=frozenset(name for name, each in settings.items() if any(map(each.get, _OF_COPIES))),
+            copied={name: copies_end_ms(each) for name, each in settings.items() if any(map(each.get, _OF_COPIES))},
             compacted=frozenset(name for name, each in settings.items() if "compact" in each.get(_CLEANUP_POLICY, "")),
             unreadable={name: code.name for name, code in view.errors.items() if name not in topics},
         )
+
+
+def copies_end_ms(settings: Mapping[str, str | None]) -> int:
+    """Return when the copies of a topic ended; STILL_COPIED if it was not promoted, or nobody can read when."""
+    try:
+        return Promotion.parse(settings.get(MIRROR_PROMOTED) or "").at_ms
+    except ConfigurationError:
+        return STILL_COPIED
 
 
 class MirrorJournals:

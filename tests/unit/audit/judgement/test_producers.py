@@ -8,7 +8,7 @@ import pytest
 from pipeline.audit.events.report import ReportedTopic
 from pipeline.audit.events.tiers import Tier
 from pipeline.audit.judgement.story import story_of
-from pipeline.audit.judgement.verdicts import AuditedHour, DiscrepancyKind, Status
+from pipeline.audit.judgement.verdicts import STILL_COPIED, AuditedHour, DiscrepancyKind, Status
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import EAST, FULL, GRACE_MS, HOUR, NOW_MS, Amounts, judged, only_hour, report, signs
 
@@ -76,7 +76,7 @@ def test_marked_records_without_any_report_of_a_producer_are_not_exact(live: Amo
     assert witness.name == "producers of clicks in east"
     (mark,) = judgement.watermarks()
     assert mark.complete_ms is None or mark.complete_ms <= HOUR
-    copied = only_hour([*brokers, *LATER], copied=frozenset({("east", "clicks")}))
+    copied = only_hour([*brokers, *LATER], copied={("east", "clicks"): STILL_COPIED})
     assert copied.status is Status.EXACT  # their producers report to the cluster that was copied
 
 

@@ -33,8 +33,9 @@ async def test_two_mirrors_at_once_die_with_the_hub_and_double_nothing(tmp_path:
                     for unit in (hub, victim):
                         unit.kill()
                         await unit.wait()
-                    await datacenters.start_unit(victim)
-                    await datacenters.start_unit(hub)
+                    async with trio.open_nursery() as nursery:  # a mirror is not ready before its hub is there
+                        for unit in (victim, hub):
+                            nursery.start_soon(datacenters.start_unit, unit)
             acknowledged = await check_copies(datacenters, TOPIC, published)
         finally:
             await second.stop()

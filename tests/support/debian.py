@@ -179,6 +179,7 @@ def booted_root(root: DebianRoot, name: str, *, network: str | None = None) -> I
         script = f'set -eu\n{joined}exec {" ".join(enter)} {unshare} sh -euc "$3" sh "$1" "$2"\n'
         process = subprocess.Popen(
             ["sh", "-c", script, "sh", root.path, " ".join(controllers), BOOT],
+            env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},  # pivot_root
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )

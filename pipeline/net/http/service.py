@@ -11,12 +11,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from pipeline.diagnostics import get_logger
 from pipeline.model import HostPort
 from pipeline.net.http.protection import HttpProtection
-from pipeline.net.http.roles import OPERATIONS_ROLES, RoleTable
+from pipeline.net.http.roles import OPERATIONS_ROLES, RoleTable, refused_answer
 from pipeline.net.http.security import OPERATIONS_PATHS, HttpSecurity
 from pipeline.net.http.server import HealthCheck, ReadinessRoute, http_application, serve_http
 from pipeline.net.http.users import Role
@@ -92,7 +94,10 @@ async def serve_service(
 
 
 class InterimServer:
-    """The HTTP server of a service whose routes need what is not there yet: operations, and 503 to all else."""
+    """The HTTP server of a service whose routes need what is not there yet: operations, and 503 to all else.
+
+    The answers have the form of the registry's errors, `{"error_code", "message"}`, which its clients read.
+    """
 
     def __init__(self, address: HostPort) -> None:
         self.address = address
@@ -115,8 +120,12 @@ async def serve_interim(
     task_status: trio.TaskStatus[InterimServer] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve a service's operations until the server that is reported is ended. Raises ConfigurationError."""
-    (readiness,) = (route for route in service.routes if isinstance(route, Route) and route.path == "/readyz")
-    others = Route("/{path:path}", readiness.endpoint, methods=list(_METHODS))
+    (readiness,) = (route for route in service.routes if isinstance(route, ReadinessRoute))
+
+    async def refuse(_request: Request) -> Response:
+        return refused_answer(503, readiness.check() or "starting")
+
+    others = Route("/{path:path}", refuse, methods=list(_METHODS))
     roles = {(method, others.path): Role.READ for method in _METHODS}
     interim = replace(service, routes=[*service.routes, others], roles=roles)
     server = InterimServer(address)

@@ -195,9 +195,9 @@ class SourceMirror:
         return problem
 
     async def _take_in(self) -> str | None:
-        """Copy the source's partitions. Return the problems of replicas, and of partitions that come in a loop."""
+        """Copy the source's partitions. Return the problems of replicas, and of partitions that are refused."""
         hub = self._hub
-        problems: dict[str, str] = self._reject_loops()
+        problems: dict[str, str] = self._reject_refused()
         counts = hub.sources.partition_counts()
         copied = hub.sources.entries(self.name).copied
         states = self.copies.states.values()
@@ -238,10 +238,13 @@ class SourceMirror:
             ended=partitions.origins.keys() - partitions.tokens.keys(),
         )
 
-    def _reject_loops(self) -> dict[str, str]:
-        """Reject partitions that come in a loop and have entries in the table. Return a reason for each topic."""
+    def _reject_refused(self) -> dict[str, str]:
+        """Reject partitions that come in a loop or by a second path and have entries in the table.
+
+        Return a reason for each topic.
+        """
         reasons: dict[str, str] = {}
-        for partition, reason in self._hub.sources.wanted(self.name).loops:
+        for partition, reason in self._hub.sources.wanted(self.name).refused:
             reasons[partition.topic] = reason
             assignment = self._hub.journal.table.assignment(self.name, partition)
             if assignment is not None:

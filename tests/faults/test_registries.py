@@ -150,4 +150,4 @@ def test_no_registration_is_lost_and_no_id_is_given_twice(tmp_path: Path, seeds:
             errors |= clients.errors
             check(registries, acknowledged)
     print(f"{len(acknowledged)} registrations; {', '.join(kinds)}; errors that clients repeated: {sorted(errors)}")
-    assert errors <= {50001, 50002, 50003}
+    assert errors <= {50001, 50002, 50003, 503}  # 503: it starts

@@ -18,11 +18,11 @@ class WantedPartitions:
     """Partitions of the selected topics of a source."""
 
     proposals: Sequence[Proposal]
-    """A proposal for each partition, in the order of the topics, without partitions in a loop."""
+    """A proposal for each partition, in the order of the topics, without `refused`."""
     paths: Sequence[tuple[str, ...]]
     """Clusters that the records of each of these have passed, the source last."""
-    loops: Sequence[tuple[TopicPartition, str]]
-    """Partitions that come in a loop, with the reasons."""
+    refused: Sequence[tuple[TopicPartition, str]]
+    """Partitions that come in a loop, or by a second path, with the reasons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -19,7 +19,7 @@ from pipeline.mirror.topics.copied_partitions import (
     is_recreated,
     origin_of,
 )
-from pipeline.mirror.topics.loops import loop_of, path_of
+from pipeline.mirror.topics.loops import loop_of, path_of, second_path_of, sources_on_path
 from pipeline.mirror.topics.selected_topics import SelectedTopics
 from pipeline.mirror.topics.source_identity import refusal_of
 from pipeline.mirror.topics.source_topics import SourceTopics
@@ -85,30 +85,63 @@ class KnownSources:
             None if told is None else told.provenance
             for told in (known.described.topics.get(topic) for topic, *_ in topics)
         ]
-        basis = topics, provenances, dict(self.cluster_ids), self._destination.view.cluster_id
+        direct = self._copied_directly(name, topics)
+        basis = topics, provenances, direct, dict(self.cluster_ids), self._destination.view.cluster_id
         if known.wanted is None or known.wanted[0] != basis:
-            known.wanted = basis, self._find_wanted(name, topics)
+            known.wanted = basis, self._find_wanted(name, topics, direct)
         return known.wanted[1]
 
-    def _find_wanted(
+    def _copied_directly(
         self, name: str, topics: Iterable[tuple[str, UUID, Sequence[int], str | None]]
+    ) -> dict[tuple[str, str, str], str]:
+        """Return the other sources from which the mirror copies what a source's topics are copies of, to one replica.
+
+        Keys are the topic, and the id of the cluster and the topic of which it is a copy.
+        """
+        found: dict[tuple[str, str, str], str] = {}
+        if len(self.by_name) == 1:
+            return found
+        described = self.by_name[name].described.topics
+        for topic, _, _, replica in topics:
+            provenance = described[topic].provenance if topic in described else None
+            for origin in () if provenance is None else (each.origin for each in provenance.ranges):
+                for other in sources_on_path(origin, name, self.cluster_ids):
+                    if self._copies(other, origin.topic, replica):
+                        found[topic, origin.cluster, origin.topic] = other
+        return found
+
+    def _copies(self, name: str, topic: str, replica: str | None) -> bool:
+        """Return True if the mirror copies a topic of a source to this replica, or will once the source answers."""
+        if self.by_name[name].is_accepted and topic not in self.selected.of(name):
+            return False
+        return self.selected.is_selected(name, topic) and self.selected.replica_of(name, topic) == replica
+
+    def _find_wanted(
+        self,
+        name: str,
+        topics: Iterable[tuple[str, UUID, Sequence[int], str | None]],
+        direct: Mapping[tuple[str, str, str], str],
     ) -> WantedPartitions:
+        """Return the wanted partitions. `direct`: what `_copied_directly` returns."""
         cluster_id = self.cluster_ids[name]
-        proposals, paths, loops = [], [], []
+        proposals, paths, refused = [], [], []
         for topic, topic_id, numbers, replica in topics:
             for number in numbers:
                 partition = TopicPartition(topic, number)
                 copied = self._origin_at(name, partition)
-                loop = loop_of(copied, partition, name, self.cluster_ids, self._destination.view.cluster_id)
-                if loop is not None:
-                    loops.append((partition, loop))
+                reason = loop_of(copied, partition, name, self.cluster_ids, self._destination.view.cluster_id)
+                other = None if copied is None else direct.get((topic, copied.cluster, copied.topic))
+                if reason is None and copied is not None and other is not None:
+                    reason = second_path_of(copied, partition, name, other, self.cluster_ids)
+                if reason is not None:
+                    refused.append((partition, reason))
                 elif replica is not None:
                     source = SourcePartition(
                         cluster=name, partition=partition, topic_id=topic_id, cluster_id=cluster_id
                     )
                     proposals.append(Proposal(source=source, replica_topic=replica))
                     paths.append(path_of(copied, cluster_id or name))
-        return WantedPartitions(proposals=proposals, paths=paths, loops=loops)
+        return WantedPartitions(proposals=proposals, paths=paths, refused=refused)
 
     def entries(self, name: str) -> SourceEntries:
         """Return the entries of the table for a source."""

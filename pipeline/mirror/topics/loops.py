@@ -1,4 +1,4 @@
-"""Paths of records through clusters, and the loops among them. Pure.
+"""Paths of records through clusters: loops among them, and two paths of one mirror to the same replica. Pure.
 
 Invariant: a loop is found by the ids of clusters that provenance records, never by names of topics.
 """
@@ -31,7 +31,34 @@ def loop_of(
     """
     if origin is None or destination_id not in origin.path:
         return None
-    names = {known: name for name, known in cluster_ids.items()} | {origin.cluster: origin.source}
-    way = " > ".join(names.get(cluster, cluster) for cluster in path_of(origin, cluster_ids[source] or source))
     copied = "this cluster" if origin.cluster == destination_id else origin.source
+    way = _shown(origin, source, cluster_ids)
     return f"{partition.topic} of {source} is itself a copy of {copied}'s {origin.topic} ({way})"
+
+
+def sources_on_path(origin: Origin, source: str, cluster_ids: Mapping[str, str | None]) -> list[str]:
+    """Return the other sources of the mirror that the records of a source's partition have passed.
+
+    `cluster_ids` as in `loop_of`. A source that has not answered yet is known by the name that `origin` has for it.
+    """
+    names = {known: name for name, known in cluster_ids.items() if known is not None}
+    found = [names[cluster] for cluster in origin.path if cluster in names]
+    if origin.source in cluster_ids and cluster_ids[origin.source] is None:
+        found.append(origin.source)
+    return [name for name in found if name != source]
+
+
+def second_path_of(
+    origin: Origin, partition: TopicPartition, source: str, direct: str, cluster_ids: Mapping[str, str | None]
+) -> str:
+    """Return the reason why a source's partition is not copied: the mirror copies the same topic from `direct`."""
+    way = _shown(origin, source, cluster_ids)
+    return (
+        f"{partition.topic} of {source} is itself a copy of {direct}'s {origin.topic} ({way}), which this mirror "
+        f"copies from {direct}: its records would be there twice"
+    )
+
+
+def _shown(origin: Origin, source: str, cluster_ids: Mapping[str, str | None]) -> str:
+    names = {known: name for name, known in cluster_ids.items()} | {origin.cluster: origin.source}
+    return " > ".join(names.get(cluster, cluster) for cluster in path_of(origin, cluster_ids[source] or source))

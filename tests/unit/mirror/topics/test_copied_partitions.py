@@ -17,7 +17,7 @@ def proposal(topic: str, number: int, topic_id: UUID = OLD, *, cluster: str = "e
 
 
 def wanted(*proposals: Proposal) -> WantedPartitions:
-    return WantedPartitions(proposals=proposals, paths=[("first", "id of east")] * len(proposals), loops=[])
+    return WantedPartitions(proposals=proposals, paths=[("first", "id of east")] * len(proposals), refused=[])
 
 
 def test_wanted_partitions_are_found_by_replica_with_their_origins() -> None:

@@ -169,6 +169,11 @@ def _prepare(
     choose_profile(profile)
 
 
+_OF_LOADS = frozenset({"pyspark", "py4j", "pyarrow", "hdfs_native"})
+"""Packages that an image of the services alone lacks."""
+_INSTALL_ALL = "install the whole package, or use the image that is built without `--target services`"
+
+
 app = typer.Typer(
     name="pipeline",
     cls=_Group,
@@ -222,6 +227,11 @@ def _explain(error: BaseException) -> int | None:
     if isinstance(error, PipelineError):
         sys.stderr.write(f"pipeline: {error}\n")
         return output.EXIT_USAGE if isinstance(error, ConfigurationError) else output.EXIT_FAILED
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        missing = error.name.partition(".")[0]
+        if missing in _OF_LOADS:
+            sys.stderr.write(f"pipeline: {missing} is not installed, and this command needs it: {_INSTALL_ALL}\n")
+            return output.EXIT_FAILED
     return None
 
 

@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.version import VERSION
 from tests.support.debian import BootedRoot, DebianRoot, base, booted_root, debian_root
+from tests.support.hadoop_image import write_hadoop_build
 from tests.support.packages import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # with the build of the package
@@ -20,12 +21,25 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # with the build of 
 PODMAN = ("podman", "runc", "netavark", "aardvark-dns", "iptables")
 PODMAN_COMPOSE = "podman-compose==1.6.0"
 BASE = "localhost/debian:bookworm"
+IMAGES = {"pipeline": "all", "pipeline-services": "services"}
+"""Targets of the Containerfile, the last of which is the default, by the names of their images."""
+SERVICES = {
+    "broker": ("broker-1.toml", 9080),
+    "mirror": ("mirror-hub.toml", 9180),
+    "registry": ("registry-hub.toml", 8081),
+    "audit": ("audit-hub.toml", 8085),
+}
+"""Settings and HTTP ports of the hub."""
 BUILD_TIMEOUT_S = 500
-COMPOSE = """
-cd /root/container
-export PYTHONPATH=/opt/compose
-exec python3 -m podman_compose "$@"
-"""
+COMPOSE = (
+    "sh",
+    "-euc",
+    'cd /root/container; export PYTHONPATH=/opt/compose; exec python3 -m podman_compose "$@"',
+    "sh",
+)
+BUILD = ("podman", "build", "--format=docker", "--isolation=chroot", "--network=host")
+HADOOP = "docker.io/apache/hadoop:3.4.1"
+LAKE = "hdfs://namenode:8020/lake"
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +54,10 @@ def host(debian: DebianRoot, tmp_path_factory: Any) -> Iterator[BootedRoot]:
         with storage(root, directory / "storage"), booted_root(root, "containers") as booted:
             archive = f"tar -C {base()} -c . | nsenter --target={booted.pid} --all podman import - {BASE}"
             subprocess.run(["sh", "-c", archive], check=True, stdout=subprocess.DEVNULL)
-            build = ("podman", "build", "--format=docker", "--isolation=chroot", "--network=host", "--tag=pipeline")
             file = "--file=/root/container/Containerfile"
-            booted.run(*build, f"--build-arg=BASE={BASE}", file, "/dist", timeout_s=BUILD_TIMEOUT_S)
+            for tag, target in IMAGES.items():
+                options = (f"--tag={tag}", f"--target={target}", f"--build-arg=BASE={BASE}", file)
+                booted.run(*BUILD, *options, "/dist", timeout_s=BUILD_TIMEOUT_S)
             yield booted
 
 
@@ -74,28 +89,92 @@ def storage(root: DebianRoot, directory: Path) -> Iterator[None]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def test_the_image_needs_no_privilege_and_writes_nothing_in_its_root(host: BootedRoot) -> None:
-    run = ("podman", "run", "--rm", "--read-only", "--tmpfs=/tmp", "--cap-drop=all", "localhost/pipeline")
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_image_needs_no_privilege_and_writes_nothing_in_its_root(host: BootedRoot, name: str) -> None:
+    run = ("podman", "run", "--rm", "--read-only", "--tmpfs=/tmp", "--cap-drop=all", f"localhost/{name}")
     assert f"pipeline {VERSION} " in host.run(*run, "--version")
-    (image,) = json.loads(host.run("podman", "image", "inspect", "localhost/pipeline"))
+    (image,) = json.loads(host.run("podman", "image", "inspect", f"localhost/{name}"))
     assert image["Config"]["User"] == "10001:10001"
     assert "HEALTH_URL" in " ".join(image["Healthcheck"]["Test"])
 
 
+def test_the_image_of_the_services_is_small_and_says_what_it_lacks(host: BootedRoot) -> None:
+    sizes = {}
+    for name in IMAGES:
+        (image,) = json.loads(host.run("podman", "image", "inspect", f"localhost/{name}"))
+        sizes[name] = image["Size"]
+    print(sizes)
+    assert sizes["pipeline-services"] < sizes["pipeline"] / 2
+    load = "load run --topics visits --root file:///tmp/lake -b 127.0.0.1:9 --set value.format=binary"
+    told = host.run("sh", "-c", f"podman run --rm localhost/pipeline-services {load} 2>&1 || echo exit $?")
+    assert "is not installed, and this command needs it: install the whole package" in told
+    assert told.endswith("exit 1\n")
+
+
 def test_two_live_datacenters_and_a_hub_come_up_and_a_record_reaches_the_hub(host: BootedRoot) -> None:
-    render = ("deploy", "render", "/root/container/company.toml", "/root/container/rendered")
-    program = ("podman", "run", "--rm", "--user=0", "--volume=/root/container:/root/container", "localhost/pipeline")
-    host.run(*program, *render)
-    compose = ("sh", "-euc", COMPOSE, "sh")
-    host.run(*compose, "up", "-d")
-    east, hub = (("podman", "exec", f"container_{name}-broker_1", "pipeline") for name in ("east", "hub"))
-    host.wait_for(*east, "topic", "create", "visits", "-b", "east:9092", printed="Created", timeout_s=120)
-    produce = "echo hello | podman exec -i container_east-broker_1 pipeline produce visits -b east:9092"
-    host.run("sh", "-c", f"{produce} --datacenter east")
+    compose_up(host)
+    hub = ("podman", "exec", "container_hub-broker_1", "pipeline")
+    produce(host, "hello")
     host.wait_for(*hub, "consume", "visits", "-b", "hub:9092", printed="hello\n")  # once the mirror has the topic
     names = host.run("podman", "ps", "--format", "{{.Names}}").split()
     assert len(names) == 9
     for name in names:
         host.run("podman", "healthcheck", "run", name)
-    host.run(*compose, "down")
+    run_from_the_small_image(host, SERVICES)
+    produce(host, "again")
+    small = ("podman", "exec", "small-broker", "pipeline")
+    host.wait_for(*small, "consume", "visits", "-b", "hub:9092", printed="hello\nagain\n")
+    host.run("podman", "rm", "--force", *(f"small-{noun}" for noun in SERVICES))
+    host.run(*COMPOSE, "down", "--volumes")
     assert host.run("podman", "ps", "--quiet") == ""
+
+
+def test_the_profile_lake_loads_into_hdfs(host: BootedRoot) -> None:
+    """Hadoop's image is one of our own: no image registry is reached."""
+    write_hadoop_build(host.path / "root/hadoop")
+    host.run(
+        *BUILD, "--build-arg=BASE=localhost/pipeline", f"--tag={HADOOP}", "/root/hadoop", timeout_s=BUILD_TIMEOUT_S
+    )
+    compose_up(host, "--profile", "lake")
+    produce(host, "hello")
+    load = ("podman", "exec", "container_load_1", "pipeline", "load")
+    host.wait_for(*load, "status", "--root", LAKE, "--json", printed='"visits"', timeout_s=300)
+    print(host.run(*load, "verify", "--root", LAKE, "--topic", "visits", "-b", "hub:9092", timeout_s=300))
+    names = host.run("podman", "ps", "--format", "{{.Names}}").split()
+    assert len(names) == 14
+    for name in names:
+        if "node" not in name:
+            host.run("podman", "healthcheck", "run", name)
+    host.run(*COMPOSE, "--profile", "lake", "down", "--volumes")
+    assert host.run("podman", "ps", "--quiet") == ""
+
+
+def compose_up(host: BootedRoot, *options: str) -> None:
+    """Start the company of the compose file, and create its topic."""
+    render = ("deploy", "render", "/root/container/company.toml", "/root/container/rendered")
+    program = ("podman", "run", "--rm", "--user=0", "--volume=/root/container:/root/container", "localhost/pipeline")
+    host.run("rm", "-rf", "/root/container/rendered")
+    host.run(*program, *render)
+    host.run(*COMPOSE, *options, "up", "-d", timeout_s=BUILD_TIMEOUT_S)
+    create = ("podman", "exec", "container_east-broker_1", "pipeline", "topic", "create", "visits", "-b", "east:9092")
+    host.wait_for(*create, printed="Created", timeout_s=120)
+
+
+def produce(host: BootedRoot, text: str) -> None:
+    """Send a record to the live datacenter east."""
+    command = "podman exec -i container_east-broker_1 pipeline produce visits -b east:9092 --datacenter east"
+    host.run("sh", "-c", f"echo {text} | {command}")
+
+
+def run_from_the_small_image(host: BootedRoot, services: Mapping[str, tuple[str, int]]) -> None:
+    """Replace services of the hub by those of the image without Spark and Java, until all are healthy."""
+    for noun, (settings, port) in services.items():
+        host.run("podman", "stop", f"container_hub-{noun}_1")
+        volumes = ["--volume=/root/container/rendered/hub/etc/pipeline:/etc/pipeline:ro"]
+        if noun in ("broker", "audit"):
+            volumes.append(f"--volume=container_hub-{noun}:/var/lib/pipeline")
+        how = ("--detach", "--read-only", "--tmpfs=/tmp", "--cap-drop=all", "--network=container:container_hub_1")
+        url = f"--env=HEALTH_URL=http://127.0.0.1:{port}/healthz"
+        command = (noun, "start", "--config", f"/etc/pipeline/{settings}")
+        host.run("podman", "run", *how, f"--name=small-{noun}", url, *volumes, "localhost/pipeline-services", *command)
+        host.wait_for("sh", "-c", f"podman healthcheck run small-{noun} && echo healthy", printed="healthy")

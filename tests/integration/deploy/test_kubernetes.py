@@ -76,6 +76,14 @@ def test_manifests_fit_the_api(case: Any, version: Any) -> None:
     assert kubeconform(render(*case, version=version), version) == ""
 
 
+def test_pods_without_java_may_have_an_image_of_their_own() -> None:
+    values = ("--set", "image.repository=all,image.servicesRepository=services,image.tag=v1")
+    for name, pod in pods(rendered("--values", str(EXAMPLES / "hub.example.yaml"), *values)).items():
+        needs_java = name == "dc-zookeeper" or name.startswith("dc-load")
+        images = {each["image"] for each in (*pod.get("initContainers", ()), *pod["containers"])}
+        assert images == {"all:v1" if needs_java else "services:v1"}, name
+
+
 def test_helm_finds_no_fault(case: Any) -> None:
     done = helm("lint", str(CHART), "--strict", *case)
     assert done.returncode == 0, done.stdout

@@ -117,3 +117,15 @@ def test_process_1_of_a_container_that_is_stopped_while_it_loads_ends() -> None:
     enter = ("unshare", "--pid", "--fork", "--kill-child")
     done = subprocess.run([*enter, sys.executable, "-c", program], capture_output=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, b"")
+
+
+def test_a_command_says_that_the_packages_of_loads_are_missing() -> None:
+    """As in an image of the services alone, which has none of them."""
+    program = "import sys; sys.modules.update(dict.fromkeys(('pyspark', 'pyarrow', 'hdfs_native')))\n"
+    program += "from pipeline.cli.console import main; main()"
+    command = [sys.executable, "-c", program, "load", "status", "--root", "hdfs://name-node:8020/lake"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "pipeline: hdfs_native is not installed, and this command needs it: install the whole"
+    )

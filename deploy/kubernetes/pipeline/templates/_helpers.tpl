@@ -75,9 +75,12 @@ app.kubernetes.io/component: {{ index . 1 }}
 pipeline/datacenter: {{ (index . 0).Values.datacenter | quote }}
 {{- end }}
 
+{{/* The image of a part: include "pipeline.image" (list . "broker"). ZooKeeper and loads need Java. */}}
 {{- define "pipeline.image" -}}
-image: "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}"
-imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- $image := (index . 0).Values.image -}}
+{{- $services := ternary $image.servicesRepository "" (has (index . 1) (list "broker" "mirror" "registry" "audit")) -}}
+image: "{{ $services | default $image.repository }}:{{ $image.tag | default (index . 0).Chart.AppVersion }}"
+imagePullPolicy: {{ $image.pullPolicy }}
 {{- end }}
 
 {{/* What the container of every pod may do. */}}
@@ -136,7 +139,7 @@ topologySpreadConstraints:
 {{- $part := index . 1 -}}
 initContainers:
   - name: settings
-    {{- include "pipeline.image" $root | nindent 4 }}
+    {{- include "pipeline.image" . | nindent 4 }}
     command: [/opt/pipeline/bin/python, /etc/pipeline/chart/settings.py, /etc/pipeline/chart/settings, /run/pipeline/settings.toml]
     env:
       - name: POD_NAME

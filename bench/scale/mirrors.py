@@ -1,4 +1,5 @@
-"""One mirror of several sources, all partitions idle: by the number of sources, and of partitions.
+"""One mirror of several sources, all partitions idle, and then all with records: by the number of sources, and of
+partitions.
 
 Every source is a cluster of one of our brokers. Each has ten topics of the same names, which become ten aggregate
 replicas. All clusters share a ZooKeeper, each with a chroot of its own.
@@ -13,9 +14,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.fitting import Extrapolation, MeasuredRun
-from bench.processes import ServerProcess, cpu_s, resident_bytes
+from bench.processes import ServerProcess, cpu_s, ended, resident_bytes
 from bench.report import Options, Row, Show
 from bench.scale.brokers import RunningBroker, running_broker, running_mirror
+from bench.scale.trickle import INTERVAL_S, trickling
 from pipeline.coordination.embedded import ZooKeeperProcess
 
 TOPICS = 10
@@ -27,6 +29,7 @@ SECONDS = 15.0
 SETTLED_S = 6.0
 DEADLINE_S = 300.0
 POLL_S = 0.25
+TRICKLE = f"a batch for each partition each {INTERVAL_S} s"
 FIGURES = {
     "start": ("mirror: CPU until all partitions are taken in", "s", ["constant", "sources", "partitions"]),
     "mirror": ("mirror, idle: CPU", "% of a core", ["constant", "sources", "partitions"]),
@@ -34,6 +37,9 @@ FIGURES = {
     "source": ("mirror, idle: CPU of a source's broker", "% of a core", ["constant", "each"]),
     "requests": ("mirror, idle: requests to the hub", "1/s", ["constant", "sources"]),
     "asked": ("mirror, idle: requests to a source", "1/s", ["constant"]),
+    "fed": (f"mirror, {TRICKLE}: CPU", "% of a core", ["constant", "sources", "partitions"]),
+    "hub_fed": (f"mirror, {TRICKLE}: CPU of the hub's broker", "% of a core", ["constant", "sources", "partitions"]),
+    "source_fed": (f"mirror, {TRICKLE}: CPU of a source's broker", "% of a core", ["constant", "each"]),
     "memory": ("mirror: resident memory", "MB", ["constant", "sources", "partitions"]),
     "hub_memory": ("hub's broker: resident memory", "MB", ["constant", "partitions"]),
     "hub_files": ("hub's broker: open files", "count", ["constant", "partitions"]),
@@ -89,7 +95,18 @@ def _run(zookeeper: str, directory: Path, sources: int, each: int, show: Show) -
         figures = {"start": cpu_s(mirror.pid)}
         show(f"mirror of {sources} x {each:,}: idle")
         time.sleep(SETTLED_S)
-        return figures | _idle(mirror, hub, brokers)
+        figures |= _idle(mirror, hub, brokers)
+        producer = trickling(
+            TOPICS, each // TOPICS, [each.address for each in brokers], directory / name / "producer.log"
+        )
+        with ended(producer):
+            producer.launch()
+            show(f"mirror of {sources} x {each:,}: {TRICKLE}")
+            time.sleep(SETTLED_S)
+            rates = _rates(mirror, hub, brokers)
+            producer.check()
+        _wait_until_taken_in(mirror, sources * (each // TOPICS) * TOPICS)
+        return figures | {"fed": rates["mirror"], "hub_fed": rates["hub"], "source_fed": rates["source"]}
 
 
 def _create_topics(address: str, partitions: int) -> None:
@@ -117,7 +134,9 @@ def _wait_until_taken_in(mirror: ServerProcess, partitions: int) -> None:
     raise TimeoutError(f"{caught_up:,} of {partitions:,} partitions taken in after {DEADLINE_S:.0f} s")
 
 
-def _idle(mirror: ServerProcess, hub: RunningBroker, brokers: Sequence[RunningBroker]) -> dict[str, float]:
+def _rates(mirror: ServerProcess, hub: RunningBroker, brokers: Sequence[RunningBroker]) -> dict[str, float]:
+    """Measure for some seconds. Return CPU in percent of a core, and requests per second."""
+
     def state() -> dict[str, float]:
         return {
             "mirror": 100 * cpu_s(mirror.pid),
@@ -130,9 +149,13 @@ def _idle(mirror: ServerProcess, hub: RunningBroker, brokers: Sequence[RunningBr
     before, began = state(), time.monotonic()
     time.sleep(SECONDS)
     after, elapsed_s = state(), time.monotonic() - began
+    return {key: (after[key] - before[key]) / elapsed_s for key in before}
+
+
+def _idle(mirror: ServerProcess, hub: RunningBroker, brokers: Sequence[RunningBroker]) -> dict[str, float]:
+    rates = _rates(mirror, hub, brokers)
     with urllib.request.urlopen(f"http://127.0.0.1:{mirror.port}/v1/status", timeout=DEADLINE_S) as answer:
         status_mb = len(answer.read()) / 1e6
-    rates = {key: (after[key] - before[key]) / elapsed_s for key in before}
     memory = {"memory": mirror.pid, "hub_memory": hub.process.pid}
     return {
         **rates,

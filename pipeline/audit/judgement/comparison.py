@@ -61,6 +61,8 @@ class Remark(IntEnum):
     """The topic is a replica itself, or was one at the time: copies are among its records."""
     PROMOTED = 15
     """The replica was promoted, so producers may have written to it."""
+    CLOCK = 16
+    """The clock of brokers is wrong, so nobody can tell which of two reports is the later one."""
     EDGE = 10
     """Records were counted one by one: neighbouring hours differ, and agree in all."""
 

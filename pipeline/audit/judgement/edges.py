@@ -213,6 +213,7 @@ class HourStages:
 
         A counter that never reported is not silent before it can have done so.
         """
+        self._doubt_clocks(compared, before, at)
         now_ms = self.timing.now_ms
         waits = compared.codes == code_of(Status.PENDING)
         if now_ms < self.hour_ms + HOUR_MS + self.timing.grace_ms or not waits.any():
@@ -220,6 +221,15 @@ class HourStages:
         lost = waits & (self._is_silent(before) | self._is_silent(at))
         compared.codes[lost] = code_of(Status.UNKNOWN)
         compared.remarks[lost] = Remark.SILENT
+
+    def _doubt_clocks(self, compared: Compared, before: StageCells, at: StageCells) -> None:
+        """Make unknown how stages differ whose reports were stored since the clock of brokers is wrong."""
+        for cluster in {before.cluster, at.cluster} & self.words.clocks.keys():
+            since_ms = self.words.clocks[cluster].since_ms
+            reported_ms = np.maximum(before.rows["created_ms"], at.rows["created_ms"])
+            unsure = (compared.codes > code_of(Status.UNKNOWN)) & (reported_ms >= (since_ms or NEVER_MS))
+            compared.codes[unsure] = code_of(Status.UNKNOWN)
+            compared.remarks[unsure] = Remark.CLOCK
 
     def _is_silent(self, stage: StageCells) -> Mask:
         """True for each cell whose counter is silent. See `_lose`."""

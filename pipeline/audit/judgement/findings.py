@@ -158,6 +158,9 @@ def _witness(hour: HourCells, edge: Edge, place: int, status: Status, remark: Re
             reason=reason,
             cluster=edge.at.cluster,
         )
+    if remark is Remark.CLOCK:
+        clocks = hour.words.clocks
+        return clocks.get(edge.at.cluster) or clocks.get(edge.before.cluster)
     if remark is Remark.SILENT:
         return _silent_counter(hour, edge, place)
     if edge.before.stage.tier != "produced" or remark is Remark.DOUBTFUL:

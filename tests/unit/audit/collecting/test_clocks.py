@@ -30,6 +30,7 @@ from tests.support.audited_way import (
     Amounts,
     WholeWay,
     report,
+    signs,
 )
 
 DAY_MS = 24 * HOUR_MS
@@ -206,6 +207,37 @@ def test_late_records_of_an_old_hour_that_wait_for_brokers_whose_clock_is_wrong_
     for event in late:
         site.read(replace(event, created_ms=at_ms), at_ms, at_ms)
     assert site.hour(at_ms).status is Status.EXACT
+
+
+MORE_PRODUCED = WholeWay(produced=Amounts(records=12, content=5_555), producer_options={"revision": 2}).reports()[0]
+
+
+def test_records_under_way_are_not_missing_while_the_clock_of_brokers_is_behind() -> None:
+    """What is stored since then looks older than the brokers' last words, which have not counted it."""
+    site = Site()
+    site.read_all({}, now_ms=NOW_MS, counted_ms=NOW_MS - 1)
+    at_ms = NOW_MS + HOUR_MS
+    for sign in signs(at_ms):
+        site.read(sign, at_ms, at_ms)
+    site.read(replace(MORE_PRODUCED, created_ms=at_ms), at_ms - DAY_MS, at_ms + 1_000, at_ms)
+    hour = site.hour(at_ms)
+    assert hour.status is Status.UNKNOWN
+    assert {witness.name for witness in hour.missing_witnesses} == {"clock of the brokers of east"}
+    (finding,) = hour.findings
+    assert (finding.status, finding.records) == (Status.UNKNOWN, 2)
+
+
+def test_records_that_were_missing_long_before_the_clock_of_brokers_went_wrong_stay_missing() -> None:
+    site = Site()
+    site.read_all({}, now_ms=NOW_MS, counted_ms=NOW_MS - 1)
+    site.read(replace(MORE_PRODUCED, created_ms=NOW_MS), NOW_MS, NOW_MS)
+    later_ms = NOW_MS + DAY_MS
+    for sign in signs(later_ms):
+        site.read(sign, later_ms, later_ms)
+    assert site.hour(later_ms).status is Status.MISSING
+    site.read(signs(later_ms)[0], later_ms - HOUR_MS, later_ms, later_ms - 1_000)
+    assert site.clocks["east"].witness is not None
+    assert site.hour(later_ms).status is Status.MISSING
 
 
 def test_a_collector_whose_clock_is_behind_or_ahead_says_that_clocks_differ() -> None:

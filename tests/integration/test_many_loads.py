@@ -142,5 +142,5 @@ def test_the_command_shows_a_line_for_each_topic(local: Any, topics: Any, tmp_pa
     headings, line = done.stdout.splitlines()
     assert headings.split() == ["TOPIC", "COMMIT", "RECORDS", "QUARANTINED", "LOST", "FILES", "SECONDS", "ERROR"]
     assert line.split()[:3] == [good.name, "-", "0"]
-    assert f'pipeline_load_records_total{{topic="{good.name}"}} 20.0' in metrics.read_text()
-    assert f'pipeline_load_failures_total{{topic="{bad.name}"}} 1.0' in metrics.read_text()
+    assert f'pipeline_load_records_total{{load="lake",topic="{good.name}"}} 20.0' in metrics.read_text()
+    assert f'pipeline_load_failures_total{{load="lake",topic="{bad.name}"}} 1.0' in metrics.read_text()

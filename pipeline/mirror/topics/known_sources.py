@@ -24,7 +24,7 @@ from pipeline.mirror.topics.selected_topics import SelectedTopics
 from pipeline.mirror.topics.source_identity import refusal_of
 from pipeline.mirror.topics.source_topics import SourceTopics
 from pipeline.model import TopicPartition
-from pipeline.provenance import Origin
+from pipeline.provenance import Origin, Provenance
 
 
 @dataclass(slots=True)
@@ -85,30 +85,30 @@ class KnownSources:
             None if told is None else told.provenance
             for told in (known.described.topics.get(topic) for topic, *_ in topics)
         ]
-        direct = self._copied_directly(name, topics)
+        copies = [
+            (topic, replica, told) for (topic, *_, replica), told in zip(topics, provenances, strict=True) if told
+        ]
+        direct = self._copied_directly(name, copies) if len(self.by_name) > 1 else {}
         basis = topics, provenances, direct, dict(self.cluster_ids), self._destination.view.cluster_id
         if known.wanted is None or known.wanted[0] != basis:
             known.wanted = basis, self._find_wanted(name, topics, direct)
         return known.wanted[1]
 
     def _copied_directly(
-        self, name: str, topics: Iterable[tuple[str, UUID, Sequence[int], str | None]]
+        self, name: str, copies: Iterable[tuple[str, str | None, Provenance]]
     ) -> dict[tuple[str, str, str], str]:
         """Return the other sources from which the mirror copies what a source's topics are copies of, to one replica.
 
-        Keys are the topic, and the id of the cluster and the topic of which it is a copy.
+        `copies`: the topics that are copies, with their replicas. Keys are the topic, and the id of the cluster and the
+        topic of which it is a copy.
         """
-        found: dict[tuple[str, str, str], str] = {}
-        if len(self.by_name) == 1:
-            return found
-        described = self.by_name[name].described.topics
-        for topic, _, _, replica in topics:
-            provenance = described[topic].provenance if topic in described else None
-            for origin in () if provenance is None else (each.origin for each in provenance.ranges):
-                for other in sources_on_path(origin, name, self.cluster_ids):
-                    if self._copies(other, origin.topic, replica):
-                        found[topic, origin.cluster, origin.topic] = other
-        return found
+        return {
+            (topic, origin.cluster, origin.topic): other
+            for topic, replica, provenance in copies
+            for origin in (each.origin for each in provenance.ranges)
+            for other in sources_on_path(origin, name, self.cluster_ids)
+            if self._copies(other, origin.topic, replica)
+        }
 
     def _copies(self, name: str, topic: str, replica: str | None) -> bool:
         """Return True if the mirror copies a topic of a source to this replica, or will once the source answers."""

@@ -1,5 +1,7 @@
 """`make test-long`: the tests marked `long`. Each file is a part of its own; two run at a time.
 
+Files whose tests have bounds of time run at the end, alone.
+
 A run takes hours. With `--resume FILE`, parts that passed with this code are not run again; the file keeps how long
 each took.
 
@@ -12,13 +14,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from pipeline.testing.simulation.done_seeds import code_state
 from tests.support.suite import ROOT, Part, PartResult, Suite, say
 
 LONG = ("-m", "long")
+TIMED: Final = frozenset(
+    {
+        "faults/test_x10_fenced_copiers.py",
+        "integration/test_deletion_and_leaders.py",
+        "integration/test_loop_delays.py",
+    }
+)
+"""Files whose bounds of time hold on a machine that does nothing else."""
 
 
 class PassedParts:
@@ -57,6 +68,20 @@ def parts_left(files: Sequence[str], passed: PassedParts) -> Iterator[Part]:
             yield Part(file, [file], options=LONG)
 
 
+def run_parts(
+    parts: Sequence[Part],
+    jobs: int,
+    on_end: Callable[[PartResult], None],
+    *,
+    timed: Collection[str] = TIMED,
+    root: Path = ROOT,
+) -> str:
+    """Run parts, those of `timed` names one by one after the others. Return what failed, "" if nothing did."""
+    groups = (([part for part in parts if part.name not in timed], jobs), ([p for p in parts if p.name in timed], 1))
+    failed = [Suite(root, processes, on_end).run(group) for group, processes in groups if group]
+    return ", ".join(filter(None, failed))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 if all passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.long_suite", description=__doc__)
@@ -68,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began_s = time.monotonic()
     passed = PassedParts(options.resume, f"{code_state()} {code_state(ROOT / 'tests')}")
     left = list(parts_left(files_with_long_tests(options.paths), passed))
-    failed = Suite(processes=options.jobs, on_end=passed.add).run(left) if left else ""
+    failed = run_parts(left, options.jobs, passed.add)
     say(f"=== {f'FAILED: {failed}' if failed else 'all passed'} in {time.monotonic() - began_s:.0f} s")
     return 1 if failed else 0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.long_suite import PassedParts, files_with_long_tests, parts_left
+from tests.support.long_suite import TIMED, PassedParts, files_with_long_tests, parts_left, run_parts
 from tests.support.suite import MAX_REPEATED, PARTS, ROOT, Part, Suite
 
 TESTS = """\
@@ -101,3 +101,16 @@ def test_long_tests_that_passed_with_this_code_are_not_run_again(tmp_path: Path)
     first, *others = [part.name for part in parts_left(files, other)]
     assert (first, {*others}) == ("test_b.py", {"test_a.py", "test_c.py"})  # that of unknown duration first
     assert other.durations_s.keys() == {"test_a.py", "test_c.py"}
+
+
+def test_long_tests_with_bounds_of_time_run_alone_at_the_end(tmp_path: Path) -> None:
+    assert all((ROOT / "tests" / name).exists() for name in TIMED)
+    (tmp_path / "tests").mkdir()
+    names = ["test_timed.py", "test_one.py", "test_other.py", "test_failing.py"]
+    for name in names:
+        (tmp_path / "tests" / name).write_text(f"def test_it(): assert {name != 'test_failing.py'}\n", encoding="utf-8")
+    ended: list[str] = []
+    parts = [Part(name, [name]) for name in names]
+    failed = run_parts(parts, 2, lambda result: ended.append(result.name), timed=names[:1], root=tmp_path)
+    assert failed == "tests/test_failing.py::test_it"
+    assert (ended[-1], set(ended[:3])) == (names[0], set(names[1:]))

@@ -151,6 +151,7 @@ def _reached_in(hour: HourCells, topics: set[int], limits: Mapping[int, tuple[in
         doubtful = (
             hour.is_deleted[of_topic].any()
             or hour.is_ahead_of_live(of_topic)
+            or topic in hour.sent_to_replica
             or any(mask[of_topic].any() for _, mask in hour.doubtful)
         )
         doubtful = doubtful or unreported_producers(hour, topic)

@@ -90,6 +90,14 @@ def test_a_watermark_stays_before_a_loss() -> None:
     assert "2 records that were live are missing" in found.waits_for
 
 
+def test_a_watermark_stays_before_an_hour_of_which_producers_sent_records_to_the_replica_itself() -> None:
+    """The hour is unknown once it is over: until then the watermark must not rise, and fall back."""
+    at_the_hub = report(Tier.PRODUCER, "hub", HUB, {NEXT: Amounts()}, instance="p2", revision=1, created_ms=NOW)
+    found = watermark([*way(), at_the_hub])
+    assert found.complete_ms == NEXT
+    assert found.waits_for
+
+
 @pytest.mark.parametrize("cluster", ["east", "hub"])
 def test_a_watermark_never_passes_what_was_read(cluster: str) -> None:
     read = {"east": NOW, "hub": NOW, cluster: NEXT + 2 * WINDOW_MS + GRACE_MS}

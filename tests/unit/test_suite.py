@@ -103,6 +103,7 @@ def test_long_tests_that_passed_with_this_code_are_not_run_again(tmp_path: Path)
     assert other.durations_s.keys() == {"test_a.py", "test_c.py"}
 
 
+@pytest.mark.long
 def test_long_tests_with_bounds_of_time_run_alone_at_the_end(tmp_path: Path) -> None:
     assert all((ROOT / "tests" / name).exists() for name in TIMED)
     (tmp_path / "tests").mkdir()

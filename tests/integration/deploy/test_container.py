@@ -138,7 +138,12 @@ def test_the_profile_lake_loads_into_hdfs(host: BootedRoot) -> None:
     compose_up(host, "--profile", "lake")
     produce(host, "hello")
     load = ("podman", "exec", "container_load_1", "pipeline", "load")
-    host.wait_for(*load, "status", "--root", LAKE, "--json", printed='"visits"', timeout_s=300)
+    try:
+        host.wait_for(*load, "status", "--root", LAKE, "--json", printed='"visits"', timeout_s=300)
+    except TimeoutError:
+        for name in ("load", "datanode", "namenode"):
+            print(host.run("podman", "logs", "--tail", "40", f"container_{name}_1"))
+        raise
     print(host.run(*load, "verify", "--root", LAKE, "--topic", "visits", "-b", "hub:9092", timeout_s=300))
     names = host.run("podman", "ps", "--format", "{{.Names}}").split()
     assert len(names) == 14

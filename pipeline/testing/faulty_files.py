@@ -27,6 +27,8 @@ HANG_LIMIT_S = 60.0
 CHANGES = frozenset({"sync", "rename", "removal", "creation", "sync_directory"})
 """Kinds of calls that hang unless a test chooses others; others are "opening", of a file that is there, "read", of
 bytes that are not in the page cache, and "volume"."""
+UNBOUNDED_BYTES = 1 << 40
+"""Size of a disk whose capacity is not bounded: that of this machine would make each run another one."""
 
 
 class Crash(BaseException):
@@ -263,7 +265,8 @@ class FaultyFiles:
 
     def volume(self, path: Path) -> Volume:
         self.hang(path, "volume")
-        return self.inner.volume(path)
+        total = UNBOUNDED_BYTES if self.capacity_bytes is None else self.capacity_bytes
+        return Volume(total_bytes=total, usable_bytes=max(0, total - self.used_bytes))
 
     def make_directory(self, path: Path) -> None:
         if not self.inner.exists(path):

@@ -32,6 +32,10 @@ for name in ("core-site.xml", "hdfs-site.xml"):
     given = [(key.removeprefix(begin), value) for key, value in os.environ.items() if key.startswith(begin)]
     rows = "".join(f"<property><name>{{key}}</name><value>{{value}}</value></property>" for key, value in given)
     (conf / name).write_text(f"<configuration>{{rows}}</configuration>")
+(conf / "log4j.properties").write_text(
+    "log4j.rootLogger=WARN,out\\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\\n"
+    "log4j.appender.out.layout=org.apache.log4j.SimpleLayout\\n"
+)
 server = {{"namenode": "{NAME_NODE}", "datanode": "{DATA_NODE}"}}[sys.argv[1]]
 java = ["java", "-Xmx200m", "-XX:+UseSerialGC", "-cp", f"{{conf}}:/opt/hadoop/*", server]
 if sys.argv[1] == "namenode" and not Path(os.environ["ENSURE_NAMENODE_DIR"]).exists():

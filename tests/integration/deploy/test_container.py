@@ -144,7 +144,8 @@ def test_the_profile_lake_loads_into_hdfs(host: BootedRoot) -> None:
         for name in ("load", "datanode", "namenode"):
             print(host.run("podman", "logs", "--tail", "40", f"container_{name}_1"))
         raise
-    print(host.run(*load, "verify", "--root", LAKE, "--topic", "visits", "-b", "hub:9092", timeout_s=300))
+    verify = ("verify", "--config", "/etc/pipeline/load-lake.toml", "--root", LAKE, "--topic", "visits")
+    print(host.run(*load, *verify, "-b", "hub:9092", timeout_s=300))
     names = host.run("podman", "ps", "--format", "{{.Names}}").split()
     assert len(names) == 14
     for name in names:

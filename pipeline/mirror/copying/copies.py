@@ -155,6 +155,8 @@ class PartitionCopy:
     """Offset after a batch of the source that begins before the replica's end, so that it cannot be appended."""
     epochs: EpochEntries = ()
     """The source's leader epochs of the replica's records."""
+    fallen_at: float | None = None
+    """Time since which the source names a lower leader epoch than the replica's records have; None if it does not."""
     leader_epoch: int | None = None
     """Leader epoch that a leader of the source must have up to `position`; None if unknown."""
     known_end: KnownEnd | None = None

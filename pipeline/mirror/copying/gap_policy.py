@@ -34,6 +34,8 @@ from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
 MAX_CROSSING = 200
 """Partitions of one broker of the source that are asked for at a time."""
+STALE_LEADER_S = 5.0
+"""Time in which a broker that goes on, and was replaced as the leader meanwhile, learns of it."""
 logger = get_logger(__name__)
 
 
@@ -100,6 +102,7 @@ class GapCrossing:
             place = await self.continue_at(copy, end)
             if not await self.confirm(copy, end):
                 place = await self.continue_at(copy, end)
+            copy.fallen_at = None
             return place
 
     async def continue_at(self, copy: PartitionCopy, end: int) -> Continuation:
@@ -220,6 +223,7 @@ class GapCrossing:
         try:
             shared = await shared_end(self._source, copy.source, copy.epochs, end, timeout_s=self._config.timeout_s)
         except FallenEpochsError as error:
+            await self._require_standing(copy, error)
             names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
             logger.warning("source_epochs_fell", source=copy.assignment.source.cluster, **names, error=str(error))
             if known is None:
@@ -233,6 +237,20 @@ class GapCrossing:
         detail = f"the source lost its log from offset {first} on{doubt}"
         text = f"the source lost offsets {first} to {end - 1}, which the replica has, and may hold other records there"
         await self._accept(self._gap(copy, first, end - 1, GapReason.TRUNCATED, detail), text + doubt)
+
+    async def _require_standing(self, copy: PartitionCopy, error: FallenEpochsError) -> None:
+        """Raise WaitingError until the source has named a lower leader epoch than the replica's for some time.
+
+        A broker that did not run while another one became the leader answers for a moment as if it still led.
+        """
+        if not copy.epochs or self._source.view.leader_epoch_of(copy.source) >= copy.epochs[-1][0]:
+            return
+        now_s = trio.current_time()
+        if copy.fallen_at is None:
+            copy.fallen_at = now_s
+        if now_s < copy.fallen_at + STALE_LEADER_S:
+            await self._source.refresh(timeout_s=self._config.timeout_s)
+            raise WaitingError(f"{error}; it is asked again, as a broker that leads no more may have answered")
 
     async def _accept(self, gap: Gap, text: str) -> None:
         if self._flows.gap_policy_of(gap.partition.topic) is GapPolicy.HALT:

@@ -47,7 +47,7 @@ class Waiting:
         return [(gap.first, gap.last) for gap in self.gaps.ledger]
 
 
-async def waiting(site: Site, monkeypatch: pytest.MonkeyPatch, policy: str) -> Waiting:
+async def waiting(site: Site, monkeypatch: pytest.MonkeyPatch, policy: str, epoch: int = 0) -> Waiting:
     await make(site.east)
     await publish(site.east, b"a", b"b")
     epochs = EpochJournal(site.hub, clock=clock, rng=Random(1))
@@ -55,7 +55,7 @@ async def waiting(site: Site, monkeypatch: pytest.MonkeyPatch, policy: str) -> W
     await epochs.open()
     await gaps.open()
     source = SourcePartition(cluster="east", partition=CLICKS, topic_id=(await site.east.topic("clicks")).id)
-    await epochs.add([source_epochs(source, ((0, 0),))])
+    await epochs.add([source_epochs(source, ((epoch, 0),))])
     config = MirrorConfig.from_settings(mirror_settings("east", gap_policy=policy))
     now = CurrentConfig(config)
     flows = flows_of(config)["east"]
@@ -64,7 +64,7 @@ async def waiting(site: Site, monkeypatch: pytest.MonkeyPatch, policy: str) -> W
     found = Waiting(site, gaps, crossing, copy)
     monkeypatch.setattr("pipeline.mirror.copying.gap_policy.shared_end", found.shared_end)
     with pytest.raises(WaitingError if policy == "skip" else HaltedError):
-        await found.continue_with(2)
+        await found.continue_with(None if epoch else 2)
     return found
 
 
@@ -104,3 +104,23 @@ async def test_a_source_whose_epochs_fell_while_the_replica_waits_may_have_lost_
         with pytest.raises(WaitingError):
             await case.continue_with(None)
     assert case.truncated() == [(2, 3), (0, 3)]
+
+
+async def test_a_leader_that_was_replaced_and_does_not_know_it_yet_makes_no_gap(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names a lower leader epoch than the replica's records have. A source that was restored goes on doing so."""
+    case = await waiting(site, monkeypatch, "skip", epoch=7)
+    assert case.truncated() == []
+    with pytest.raises(WaitingError, match="a broker that leads no more may have answered"):
+        await case.continue_with(None)
+    assert case.truncated() == []
+    compared = []
+
+    async def adopt_epoch(_: GapCrossing, copy: PartitionCopy, end: int) -> None:
+        compared.append((copy.source, end))
+
+    monkeypatch.setattr(GapCrossing, "_adopt_epoch", adopt_epoch)
+    monkeypatch.setattr("pipeline.mirror.copying.gap_policy.STALE_LEADER_S", 0.0)
+    await case.continue_with(None)
+    assert compared == [(CLICKS, END)]

@@ -1,7 +1,4 @@
-"""A producer for benches: each partition of some brokers gets a batch of ten records of 100 bytes each INTERVAL_S.
-
-python -m bench.scale.trickle TOPICS PARTITIONS HOST:PORT ...
-"""
+"""A producer for benches, as a process: each partition gets a batch of ten records of 100 bytes each INTERVAL_S."""
 
 import sys
 import time

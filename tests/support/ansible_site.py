@@ -62,6 +62,11 @@ class AnsibleSite:
         """Return the process ids of the units, one of each host; "0": it does not run."""
         return [self.hosts.start_of(name, unit) for name, unit in zip(SITE_NAMES, units, strict=True)]
 
+    def states(self, units: list[str] = SITE_BROKERS) -> list[str]:
+        """Return the states of the units, one of each host: "active" if it is ready."""
+        asked = ("systemctl", "show", "--property=ActiveState", "--value")
+        return [self.hosts.hosts[name].run(*asked, unit).strip() for name, unit in zip(SITE_NAMES, units, strict=True)]
+
     def versions(self) -> list[str]:
         """Return the version of the package on each host."""
         asked = ("dpkg-query", "--show", "--showformat=${Version}", "pipeline")

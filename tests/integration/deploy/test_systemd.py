@@ -92,6 +92,14 @@ def test_units_are_well_formed_and_may_do_little(host: BootedRoot) -> None:
         assert float(exposure) <= MAX_EXPOSURE, judged
 
 
+def test_units_of_others_are_left_alone(host: BootedRoot) -> None:
+    foreign = Path(f"/proc/{host.pid}/root/run/systemd/system/pipeline-exporter.service")
+    foreign.write_text("[Service]\nExecStart=/bin/true\n")
+    host.run("systemctl", "daemon-reload")
+    assert shown(host, "pipeline-exporter.service", "DropInPaths") == ""
+    assert shown(host, "pipeline-audit@east.service", "User") == "pipeline"
+
+
 def test_services_are_ready_in_order(host: BootedRoot) -> None:
     times = [int(shown(host, unit, "ActiveEnterTimestampMonotonic")) for unit in UNITS]
     assert times[0] < times[1] < min(times[2:])

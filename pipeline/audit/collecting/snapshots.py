@@ -77,6 +77,10 @@ class SnapshotError(PipelineError):
     """A snapshot cannot be used or written."""
 
 
+class NoShelfRoomError(SnapshotError):
+    """A snapshot is whole, but the shelf has no room for its old hours."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Ledger of a collector, and how far it has read each cluster."""
@@ -97,14 +101,25 @@ class SnapshotFolder:
     def save(self, snapshot: Snapshot) -> None:
         """Write a snapshot. The ledger must not change meanwhile. Raises SnapshotError; then the one before remains."""
         try:
-            kept = self._write(snapshot)
-            for path in self._folder.glob(f"{_ROWS}*"):
-                if path.name not in kept:
-                    path.unlink()
+            before = set(self._folder.glob(f"{_ROWS}*"))
+            try:
+                self._write(snapshot)
+            except BaseException:
+                self._remove_rows(before)  # of a snapshot that could not be finished: they may fill the disk
+                raise
+            self._remove_rows(set())
         except (OSError, pickle.PickleError, PipelineError) as error:
             raise SnapshotError(f"no snapshot could be written to {self._folder}: {error}") from error
 
-    def _write(self, snapshot: Snapshot) -> set[str]:
+    def _remove_rows(self, others: set[Path]) -> None:
+        """Remove what is not whole, and rows that neither the newest snapshot has nor `others` are."""
+        (self._folder / (NAME + _NEW)).unlink(missing_ok=True)
+        kept = {name for _, name in self._written.values()}
+        for path in self._folder.glob(f"{_ROWS}*"):
+            if path.name not in kept and path not in others:
+                path.unlink()
+
+    def _write(self, snapshot: Snapshot) -> None:
         new = self._folder / (NAME + _NEW)
         with _opened_new(new) as file:
             file.write(_PROGRAM)
@@ -114,11 +129,10 @@ class SnapshotFolder:
             file.seek(DIGEST_BYTES)
             file.write(pickler.file.digest.digest())
             _sync(file)
-        self._written = pickler.rows
         _sync_folder(self._folder)  # invariant B: files of rows first
         new.replace(self._folder / NAME)
+        self._written = pickler.rows
         _sync_folder(self._folder)
-        return {name for _, name in self._written.values()}
 
     def file_of(self, rows: ShelvedRows) -> str:
         """Return the name of the file that has these rows, which is written if there is none. Raises OSError."""
@@ -146,7 +160,8 @@ class SnapshotFolder:
                 raise SnapshotError(f"it is of the clusters {', '.join(sorted(states))}")
         except Exception as error:  # whatever a damaged file does
             logger.warning("audit_snapshot_not_used", folder=str(self._folder), error=str(error))
-            self.forget()
+            if not isinstance(error, OSError | NoShelfRoomError):  # with room, the next start may use it
+                self.forget()
             return None
         return Snapshot(ledger, states)
 
@@ -172,13 +187,16 @@ class SnapshotFolder:
 
     def rows_of(self, name: str, size: int, kind: str, totals: tuple[int, int, int, int], shelf: Shelf) -> ShelvedRows:
         """Return the rows in a file, put on a shelf. Raises SnapshotError, OSError."""
-        data = (self._folder / name).read_bytes()
+        try:
+            data = (self._folder / name).read_bytes()
+        except FileNotFoundError as error:
+            raise SnapshotError(f"{name} is gone") from error
         dtype = _TYPES[kind]
         if name != _ROWS + _digest(data).hex() or len(data) != size * (KEY_BYTES + dtype.itemsize):
             raise SnapshotError(f"{name} is damaged")
         place = shelf.put(data)
         if place is None:
-            raise SnapshotError("its old hours do not fit spill.max.bytes, or the disk")
+            raise NoShelfRoomError("its old hours do not fit spill.max.bytes, or the disk")
         keys: Int64s = np.frombuffer(data, np.int64, size)
         rows = ShelvedRows(
             shelf=shelf, place=place, size=size, dtype=dtype, index=TopicIndex.of(keys, self._index), totals=totals

@@ -126,9 +126,23 @@ def test_a_snapshot_of_other_clusters_is_thrown_away(tmp_path: Path) -> None:
 
 def test_old_rows_that_find_no_room_mean_no_snapshot(tmp_path: Path) -> None:
     SnapshotFolder(tmp_path).save(snapshot(walked(1, 20).ledger))
-    assert SnapshotFolder(tmp_path).load(FileShelf(None, 10), CLUSTERS) is None
-    SnapshotFolder(tmp_path).save(snapshot(walked(1, 20).ledger))
     assert SnapshotFolder(tmp_path).load(None, CLUSTERS) is None
+    SnapshotFolder(tmp_path).save(snapshot(walked(1, 20).ledger))
+    assert SnapshotFolder(tmp_path).load(FileShelf(None, 10), CLUSTERS) is None
+    assert SnapshotFolder(tmp_path).load(shelf(), CLUSTERS) is not None  # a later start that has room
+
+
+def test_a_snapshot_that_cannot_be_read_now_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files, say, or a disk that is away."""
+    SnapshotFolder(tmp_path).save(snapshot(walked(1, 20).ledger))
+
+    def fstat(descriptor: int) -> os.stat_result:
+        raise OSError("input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", fstat)
+        assert SnapshotFolder(tmp_path).load(shelf(), CLUSTERS) is None
+    assert SnapshotFolder(tmp_path).load(shelf(), CLUSTERS) is not None
 
 
 class Hostile:
@@ -158,6 +172,7 @@ def test_a_disk_that_fails_at_any_write_leaves_the_snapshot_before(
         before.ledger.shelve()
         after.ledger.shelve()
         SnapshotFolder(folder).save(snapshot(before.ledger, 1))
+        files = {path.name for path in folder.iterdir()}
         syncs = iter(range(failures))
 
         def sync(descriptor: int, syncs: object = syncs) -> None:
@@ -171,11 +186,13 @@ def test_a_disk_that_fails_at_any_write_leaves_the_snapshot_before(
                 is_saved = True
             except SnapshotError:
                 is_saved = False
+        left = {path.name for path in folder.iterdir()}
         known = SnapshotFolder(folder).load(shelf(), CLUSTERS)
         assert known is not None
         position = known.states["east"].position
         assert state(known.ledger) == state((before if position == 1 else after).ledger)
         assert position == 2 if is_saved else position in (1, 2)
+        assert position == 2 or left == files  # what was begun fills no disk
         failures += 1
         if is_saved:
             break

@@ -61,6 +61,8 @@ class ExpectationsReader:
         self._known = {name: KnownCluster() for name in (*live, *(() if replica is None else (replica[0],)))}
         self._mirrors = KnownMirrors()
         self._read_at = float("-inf")
+        self._expected: Expectations | None = None
+        """Of what is known: made once for each reading, as whoever gets the same object compares it at no cost."""
         self._turn = trio.Lock()
 
     async def read(self) -> Expectations:
@@ -69,19 +71,17 @@ class ExpectationsReader:
             if trio.current_time() - self._read_at >= self.age_s:
                 await self._read_all()
                 self._read_at = trio.current_time()
-        return self.last
+                self._expected = None
+            if self._expected is None:
+                replica = None if self._replica is None else self._replica[0]
+                self._expected = expectations_of(tuple(self._live), replica, self._known, self._mirrors)
+            return self._expected
 
     @property
     def age_s(self) -> float:
         """Age at which clusters are asked again: their answers about very many partitions take long to read."""
         counts = (known.facts.partitions.values() for known in self._known.values() if known.facts is not None)
         return self._max_age_s + sum(map(sum, counts)) / PARTITIONS_PER_S
-
-    @property
-    def last(self) -> Expectations:
-        """Expectations as last read."""
-        replica = None if self._replica is None else self._replica[0]
-        return expectations_of(tuple(self._live), replica, self._known, self._mirrors)
 
     async def _read_all(self) -> None:
         clusters = [*self._live.items(), *(() if self._replica is None else (self._replica,))]

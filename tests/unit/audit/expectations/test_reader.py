@@ -58,6 +58,17 @@ def reader_of(
     )
 
 
+async def test_expectations_are_made_once_for_each_reading(autojump_clock: MockClock) -> None:
+    east, west, hub = (Party(CLICKS_2) for _ in range(3))
+    reader = reader_of(east, west, hub)
+    first = await reader.read()
+    assert await reader.read() is first
+    await trio.sleep(11)
+    again = await reader.read()
+    assert again is not first
+    assert east.asked == 2
+
+
 async def test_a_cluster_that_is_away_delays_no_other_one(autojump_clock: MockClock) -> None:
     east, west, hub = (Party(CLICKS_2) for _ in range(3))
     reader = reader_of(east, west, hub)

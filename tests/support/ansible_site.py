@@ -22,13 +22,14 @@ SITE_BOOTSTRAP = ",".join(f"{address_of(number)}:9092" for number in (1, 2, 3))
 
 def site_description(settings: str, names: list[str]) -> str:
     """Return the description; `settings` come after those of brokers, and may begin further tables."""
-    roles = {"east-1": '["registry"]', "east-3": '["audit"]'}
+    roles = {"east-1": '["registry"]', "east-3": '["audit", "load"]'}
+    loads = '[[loads]]\nname = "lake"\ndatacenter = "east"\nroot = "file:///data/lake"\n\n' if "east-3" in names else ""
     hosts = "".join(
         f'[[hosts]]\nname = "{name}"\naddress = "{address_of(number)}"\ndatacenter = "east"\nzookeeper = {number}\n'
         f'brokers = [{number}]\ndisks = ["/data/1"]\nroles = {roles.get(name, "[]")}\n\n'
         for number, name in enumerate(names, 1)
     )
-    return f'[[datacenters]]\nname = "east"\n\n{hosts}[settings.broker]\nnum.partitions = 3\n{settings}'
+    return f'[[datacenters]]\nname = "east"\n\n{hosts}{loads}[settings.broker]\nnum.partitions = 3\n{settings}'
 
 
 class AnsibleSite:

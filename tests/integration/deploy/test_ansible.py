@@ -50,6 +50,8 @@ def test_a_cluster_is_installed_changed_restarted_and_upgraded(site: Any, tmp_pa
     site.render()
     succeed(site.play("site.yml", pipeline_package=package))
     assert site.run("systemctl", "is-enabled", "pipeline.target", SITE_BROKERS[0]).split() == ["enabled", "enabled"]
+    asked = ("systemctl", "is-active", "pipeline-load@lake.timer")
+    assert site.hosts.hosts["east-3"].run(*asked) == "active\n"
     again = succeed(site.play("site.yml", pipeline_package=package))
     assert again.count("changed") == dict.fromkeys(SITE_NAMES, 0), again.output
 

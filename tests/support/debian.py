@@ -129,12 +129,12 @@ def base() -> Path:
     with (CACHE / "debian.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory.exists():
+            environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}  # of dpkg and chroot
             unpacked = CACHE / "debootstrap"
-            found = shutil.which("debootstrap", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+            found = shutil.which("debootstrap", path=environment["PATH"])
             program = found or unpacked / "usr/sbin/debootstrap"
             new = CACHE / "debian.new"
             shutil.rmtree(new, ignore_errors=True)
-            environment = dict(os.environ)
             if found is None:
                 environment["DEBOOTSTRAP_DIR"] = str(unpacked / "usr/share/debootstrap")
             command = [program, "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, new]

@@ -138,7 +138,7 @@ async def run_matrix(directory: Path, cells: list[tuple[Fault, Part]], moments: 
                 f"{cell}: {moments} in {lasted_s:.0f} s, {records} records so far are exact; "
                 f"copying of the partitions stopped for at most {stops} s; {watch.known} known lags"
             )
-            assert watch.faults == [], cell
+            assert not watch.faults, "\n".join([cell, *watch.faults])
             assert max(watch.longest_stops_s()) < LONGEST_STOP_S, cell
         await trio.to_thread.run_sync(producer.stop)
         await check.run()

@@ -63,7 +63,8 @@ class StatusWatch:
             if lag is None:
                 continue
             self.known += 1
-            reached = self._positions.get(number, 0) if position is None else position
+            # A position that is not certain now was certain later than in the last answer that this watch saw.
+            reached = partition["high_watermark"] - lag if position is None else position
             # The time of the request: the mirror answered later, so that its freshness bound reaches less far back.
             truth = self._producer.acknowledged_end(number, asked_at - FRESH_S) - reached
             if lag < truth and len(self.faults) < MAX_FAULTS:

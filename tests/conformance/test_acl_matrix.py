@@ -174,6 +174,7 @@ def apache(directory: Path) -> Iterator[str]:
         "auto.create.topics.enable": "true",
         "offsets.topic.num.partitions": 2,
         "group.initial.rebalance.delay.ms": 0,
+        "log.retention.ms": -1,  # records have fixed times of the past; it deletes old ones 30 s after its start
     }
     port = free_port()
     with running_kafka(directory, settings, listeners={LISTENER: port}):

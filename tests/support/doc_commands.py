@@ -56,15 +56,15 @@ def command_faults(words: Sequence[str]) -> list[str]:
     Values of options are not looked at.
     """
     command: Any = _program()
-    line, words = " ".join(words), list(words)
+    line, left = " ".join(words), list(words)
     while hasattr(command, "commands"):
-        if not words or words[0] not in command.commands:
+        if not left or left[0] not in command.commands:
             return [f"{line}: there is no such command"]
-        command = command.commands[words.pop(0)]
+        command = command.commands[left.pop(0)]
     is_whole = LEFT_OUT not in words
     with command.context_class(command) as context:
         try:
-            given, left, _ = command.make_parser(context).parse_args(list(words))
+            given, left, _ = command.make_parser(context).parse_args(left)
         except Exception as error:  # click's own errors, of the copy that typer has of it
             return [f"{line}: {error}"]
     missing = [each.name for each in command.params if each.required and is_whole and not given.get(each.name)]

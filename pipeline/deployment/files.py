@@ -66,7 +66,7 @@ def _drop_in(company: Company, service: CompanyService) -> str:
     if service.role is ServiceRole.ZOOKEEPER and company.security.sasl:
         lines.append(f"Environment=SERVER_JVMFLAGS=-Djava.security.auth.login.config={ZOOKEEPER_USERS}\n")
     if service.role is ServiceRole.LOAD and service.host.datacenter in audited_datacenters(company):
-        lines.append(f'Environment="LOAD_OPTIONS=--datacenter {service.host.datacenter}"\n')
+        lines.append(f'Environment="AUDIT_OPTIONS=--datacenter {service.host.datacenter}"\n')
     return "".join(lines)
 
 

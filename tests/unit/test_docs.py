@@ -11,6 +11,7 @@ import pytest
 
 import pipeline.client
 from pipeline.broker.requests.dispatch import SERVED
+from tests.support.doc_commands import command_faults, commands_of
 from tests.support.kafka import KAFKA_REVISION
 from tests.support.setting_tables import MODELS, descriptions, write_tables
 
@@ -59,6 +60,28 @@ def test_links_lead_somewhere(page: Any) -> None:
     targets = [(page.parent / link if link else page, heading) for link, heading in links]
     assert [str(target) for target, _ in targets if not target.exists()] == []
     assert [(str(target), heading) for target, heading in targets if heading and heading not in headings(target)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_command_line_takes_the_commands_of_the_pages(page: Any) -> None:
+    assert [fault for words in commands_of(page.read_text()) for fault in command_faults(words)] == []
+
+
+def test_faults_of_commands_are_found() -> None:
+    block = """
+    echo hello | pipeline produce visits --no-such-option -b HOST:PORT      # a record
+    pipeline load verify clicks --root hdfs://nn:8020/lake \\
+        --datacenter hub > report
+    pipeline no command
+    PIPELINE_BOOTSTRAP=east:9092 pipeline load run ... --complete
+    """
+    faults = [fault.partition(": ")[2] for words in commands_of(block) for fault in command_faults(words)]
+    assert faults == [
+        "No such option: --no-such-option",
+        "topic is missing",
+        "clicks is too many",
+        "there is no such command",
+    ]
 
 
 def test_files_of_the_way_of_a_batch_exist() -> None:

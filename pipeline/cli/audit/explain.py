@@ -25,7 +25,7 @@ def explain_hour(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Tell what each stage counted in an hour, where the first difference is, what explains it, and what to do.
+    """Report what each stage counted in an hour, where the first difference is, what explains it, and what to do.
 
     Exits as `audit report`.
     """

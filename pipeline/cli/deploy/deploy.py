@@ -100,8 +100,8 @@ def capacity(
 ) -> None:
     """Estimate cores, processes, memory, disk and network of brokers, mirror and audit.
 
-    Costs are those of the machine in docs/deploy/capacity.md, where runs of all services at once needed up to 16 % more
-    cores. `make bench-capacity` measures yours.
+    Costs are those of the machine in docs/deploy/capacity.md, where runs of all services at once needed up to 19 % more
+    CPU time. `make bench-capacity` measures yours.
     """
     from pipeline.deployment.capacity import MEASURED, CapacityNeed, capacity_of, limits_of
 

@@ -199,7 +199,7 @@ def test_a_rendered_company_works(folder: Any, hosts: Any, authority: Any, tmp_p
         hub.run("pipeline", "cluster", "describe", "-b", address)
 
     drop_in = (folder / "hub-3/etc/systemd/system/pipeline-load@lake.service.d/render.conf").read_text()
-    (options,) = re.findall(r'^Environment="LOAD_OPTIONS=(.+)"$', drop_in, re.MULTILINE)
+    (options,) = re.findall(r'^Environment="AUDIT_OPTIONS=(.+)"$', drop_in, re.MULTILINE)
     command = ["pipeline", "load", "run", "--config", "/etc/pipeline/load-lake.toml", *options.split()]
     loaded = hosts[-1].run(*command)
     assert re.search(rf"^clicks +1 +{RECORDS} +0 +0 ", loaded, re.MULTILINE), loaded

@@ -2,17 +2,17 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
-from pipeline.cli.main import app
 from tests.support.dashboards import WIDTH, described, panels_of, written
+from tests.support.doc_commands import command_faults
 from tests.support.exported_metrics import TARGET_LABELS, exporting_services, series_of
 from tests.support.promql import faults_of, names_in
 
@@ -60,22 +60,9 @@ def test_no_runbook_is_left_without_its_alert() -> None:
 
 
 def test_runbooks_name_commands_that_there_are_with_the_options_that_they_need() -> None:
-    root = typer.main.get_command(app)
     written = re.findall(r"`pipeline ([^`]+)`", (ROOT / RUNBOOKS).read_text())
     assert written
-    for line in written:
-        command: Any = root
-        words = [word for word in line.split() if word != "..."]
-        while words and words[0] in getattr(command, "commands", {}):
-            command = command.commands[words.pop(0)]
-        options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        assert not hasattr(command, "commands"), line
-        assert [word for word in words if word.startswith("-") and word not in options] == [], line
-        needed = [each for each in command.params if each.required]
-        assert [each.name for each in needed if each.opts[0].startswith("-") and not {*each.opts} & {*words}] == [], (
-            line
-        )
-        assert len([each for each in needed if not each.opts[0].startswith("-")]) <= len(words), line
+    assert [fault for line in written for fault in command_faults(shlex.split(line))] == []
 
 
 def expressions() -> list[tuple[str, str]]:

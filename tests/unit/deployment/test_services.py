@@ -1,6 +1,8 @@
 """Settings that follow from a description agree with each other, and each service's own reader takes them."""
 
+import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -217,8 +219,17 @@ def test_units_get_what_the_package_cannot_know() -> None:
     assert found[in_hub(3, "load@lake")] == [
         "[Service]",
         "ReadWritePaths=-/lake",
-        'Environment="LOAD_OPTIONS=--datacenter hub"',
+        'Environment="AUDIT_OPTIONS=--datacenter hub"',
     ]
+
+
+def test_the_unit_of_a_load_takes_options_of_the_render_beside_those_of_an_operator() -> None:
+    """systemd reads `render.conf` after the `override.conf` of `systemctl edit`: one variable would hold the former."""
+    unit = (Path(__file__).parents[3] / "deploy/systemd/pipeline-load@.service").read_text()
+    (command,) = re.findall(r"^ExecStart=(.+)$", unit, re.MULTILINE)
+    assert {"$AUDIT_OPTIONS", "$LOAD_OPTIONS"} <= set(command.split())
+    files = rendered_files(example_company(secure), "company.toml")
+    assert [path for path, text in files.items() if "LOAD_OPTIONS" in text] == []
 
 
 def test_the_inventory_has_the_hosts_of_each_datacenter_and_what_the_role_needs() -> None:

@@ -96,17 +96,19 @@ class KnownSources:
 
     def _copied_directly(
         self, name: str, copies: Iterable[tuple[str, str | None, Provenance]]
-    ) -> dict[tuple[str, str, str], str]:
+    ) -> dict[tuple[str, tuple[str, ...], str], str]:
         """Return the other sources from which the mirror copies what a source's topics are copies of, to one replica.
 
-        `copies`: the topics that are copies, with their replicas. Keys are the topic, and the id of the cluster and the
-        topic of which it is a copy.
+        `copies`: the topics that are copies, with their replicas. Keys are the topic, the path of a copy, and the topic
+        of which it is a copy: partitions of an aggregate topic came by different paths.
         """
+        # The table knows also sources that have not answered since this mirror started.
+        ids = {source: self._table.cluster_id(source) or known for source, known in self.cluster_ids.items()}
         return {
-            (topic, origin.cluster, origin.topic): other
+            (topic, origin.path, origin.topic): other
             for topic, replica, provenance in copies
             for origin in (each.origin for each in provenance.ranges)
-            for other in sources_on_path(origin, name, self.cluster_ids)
+            for other in sources_on_path(origin, name, ids)
             if self._copies(other, origin.topic, replica)
         }
 
@@ -120,7 +122,7 @@ class KnownSources:
         self,
         name: str,
         topics: Iterable[tuple[str, UUID, Sequence[int], str | None]],
-        direct: Mapping[tuple[str, str, str], str],
+        direct: Mapping[tuple[str, tuple[str, ...], str], str],
     ) -> WantedPartitions:
         """Return the wanted partitions. `direct`: what `_copied_directly` returns."""
         cluster_id = self.cluster_ids[name]
@@ -130,7 +132,7 @@ class KnownSources:
                 partition = TopicPartition(topic, number)
                 copied = self._origin_at(name, partition)
                 reason = loop_of(copied, partition, name, self.cluster_ids, self._destination.view.cluster_id)
-                other = None if copied is None else direct.get((topic, copied.cluster, copied.topic))
+                other = None if copied is None else direct.get((topic, copied.path, copied.topic))
                 if reason is None and copied is not None and other is not None:
                     reason = second_path_of(copied, partition, name, other, self.cluster_ids)
                 if reason is not None:

@@ -220,10 +220,12 @@ class GapCrossing:
     async def _compare(self, copy: PartitionCopy, end: int) -> None:
         """Halt, or record the gap, if the source lost records that the replica has, and that the ledger lacks."""
         known = self._truncated_from(copy, end)
+        asked_in = self._source.view.leader_epoch_of(copy.source)
         try:
             shared = await shared_end(self._source, copy.source, copy.epochs, end, timeout_s=self._config.timeout_s)
+            copy.fallen_at = None
         except FallenEpochsError as error:
-            await self._require_standing(copy, error)
+            await self._require_standing(copy, error, asked_in)
             names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
             logger.warning("source_epochs_fell", source=copy.assignment.source.cluster, **names, error=str(error))
             if known is None:
@@ -238,12 +240,13 @@ class GapCrossing:
         text = f"the source lost offsets {first} to {end - 1}, which the replica has, and may hold other records there"
         await self._accept(self._gap(copy, first, end - 1, GapReason.TRUNCATED, detail), text + doubt)
 
-    async def _require_standing(self, copy: PartitionCopy, error: FallenEpochsError) -> None:
+    async def _require_standing(self, copy: PartitionCopy, error: FallenEpochsError, asked_in: int) -> None:
         """Raise WaitingError until the source has named a lower leader epoch than the replica's for some time.
 
         A broker that did not run while another one became the leader answers for a moment as if it still led.
+        `asked_in`: leader epoch that was known when the source was asked; by now the new leader may be known.
         """
-        if not copy.epochs or self._source.view.leader_epoch_of(copy.source) >= copy.epochs[-1][0]:
+        if not copy.epochs or asked_in >= copy.epochs[-1][0]:
             return
         now_s = trio.current_time()
         if copy.fallen_at is None:

@@ -113,8 +113,12 @@ class KnownSources:
         }
 
     def _copies(self, name: str, topic: str, replica: str | None) -> bool:
-        """Return True if the mirror copies a topic of a source to this replica, or will once the source answers."""
-        if self.by_name[name].is_accepted and topic not in self.selected.of(name):
+        """Return True if the mirror copies a topic of a source to this replica, has, or will once the source answers.
+
+        An answer without the topic may be that of a broker that has just started, and what was copied stays.
+        """
+        is_known = topic in self.selected.of(name) or self._table.replica_of(name, topic) is not None
+        if self.by_name[name].is_accepted and not is_known:
             return False
         return self.selected.is_selected(name, topic) and self.selected.replica_of(name, topic) == replica
 

@@ -88,6 +88,21 @@ def test_a_source_that_is_away_when_the_mirror_starts_is_known_by_the_id_in_the_
     assert _wanted(known, "west") == []
 
 
+def test_a_topic_that_its_cluster_does_not_name_for_a_moment_does_not_come_by_a_second_path() -> None:
+    """Entries of the table stay for good, and what was copied would come again from its beginning."""
+    table = PartitionTable()
+    known = _sources(table, east="id of east", west="id of west")
+    known.selected.take("east", {})
+    known.selected.take("west", _clicks("west", 1))
+    known.by_name["west"].described.take({"clicks": _copies(("id of east",))})
+    assert _wanted(known, "west") == ["clicks-0"]  # east does not have it, and nothing of it was copied
+    known.selected.take("east", _clicks("east", 1))
+    for proposal in table.missing(known.wanted("east").proposals):
+        table.apply(proposal)
+    known.selected.take("east", {})
+    assert _wanted(known, "west") == []
+
+
 def test_the_entries_of_a_source_are_found_again_only_when_it_has_new_ones() -> None:
     table = PartitionTable()
     known = _sources(table, east="id of east", west="id of west")

@@ -8,7 +8,7 @@ B. What mirrors never write is skipped alike by all readers: records that `apply
 C. Bytes that may differ from those that were sent (a wrong checksum) stop the reading.
 D. Brokers remember one producer for all appends: each append has the next epoch of the same producer id. They remember
    a producer for a day, and refuse new ones beyond a bound (`known.producers.max`).
-E. Records that were read are still in the log, before those that are read next: a log that lost its end, and grew again,
+E. Records that were read are still in the log before those that are read next: a log that lost its end and grew again
    is noticed by the leader epoch of the last record (KIP-320).
 """
 

@@ -56,7 +56,7 @@ def elect(hub: ScriptedCluster) -> None:
 
 def restore_zookeeper(hub: ScriptedCluster) -> None:
     """The brokers know no leader epoch as high as that of the records: nobody can tell from epochs."""
-    hub.partition(JOURNAL).end_of_epoch = lambda _: (-1, -1)  # type: ignore[method-assign]
+    hub.partition(JOURNAL).end_of_epoch = lambda _: (-1, -1)  # type: ignore[assignment]
     elect(hub)
 
 

@@ -105,6 +105,8 @@ class Judge:
             self._left.clear()
             self._first_ms.clear()
         changed = {self._ledger.topics.known(name) for name in changes.topics}
+        for topic in changed:
+            self._first_ms.pop(topic, None)  # found again: rows of a replica may belong to no topic any more
         for hour_ms in self._ledger.hours():
             known = self._verdicts.get(hour_ms)
             if not known:

@@ -107,6 +107,18 @@ def test_an_hour_that_was_exact_is_unknown_once_a_producer_of_another_replica_re
     assert statuses == [Status.EXACT, Status.UNKNOWN]
 
 
+def test_a_watermark_does_not_rise_over_hours_that_were_those_of_a_replica_which_is_none_any_more() -> None:
+    ledger = Ledger(LedgerLimits(rows=0, newest=0), settle_ms=GRACE_MS, shelf=MemoryShelf())
+    lossy = replace(WHOLE, hour_ms=NEXT_HOUR, replica=replace(FULL, records=8))
+    for one in (at_the_hub(topic=FORMER.topic), *lossy.reports(), *signs(LATER_MS)):
+        ledger.apply(one)
+    judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+    former = MirroredTopic(cluster="east", topic="clicks", replica_topic=FORMER.topic)
+    for mirrored in ([*EXPECTED.mirrored, former], EXPECTED.mirrored):
+        judgement = judge.judge(replace(EXPECTED, mirrored=mirrored, read_to_ms=READ), LATER_MS)
+        assert [each.complete_ms for each in judgement.watermarks() if each.topic == "clicks"] == [None]
+
+
 PROMOTED_MS = HOUR + 30 * 60_000
 BACK = replace(FULL, records=20, content=2_468)
 """The records of the hour, and as many copies of what producers sent to the hub."""

@@ -43,3 +43,19 @@ def test_every_task_has_a_name_and_every_file_of_tasks_is_used(path: Any) -> Non
 def test_every_default_is_used() -> None:
     defaults = yaml.safe_load((ROLE / "defaults" / "main.yml").read_text())
     assert [name for name in defaults if name not in texts()] == []
+
+
+def test_what_protects_services_is_removed_only_where_its_successor_was_just_copied() -> None:
+    """Services that start in between would run as root: site.yml without a package, say, installs no units."""
+    tasks = {path.name: yaml.safe_load(path.read_text()) for path in (ROLE / "tasks").glob("*.yml")}
+    removing = [
+        (name, number)
+        for name, each in tasks.items()
+        for number, task in enumerate(each)
+        if task.get("ansible.builtin.file", {}).get("state") == "absent"
+        and "/usr/local/lib/systemd/system" in str([task["ansible.builtin.file"], task.get("loop")])
+    ]
+    assert [name for name, _ in removing] == ["wheel.yml"]
+    ((_, place),) = removing
+    copied = [each.get("ansible.builtin.copy", {}).get("dest") for each in tasks["wheel.yml"][:place]]
+    assert "/usr/local/lib/systemd/system/" in copied

@@ -179,6 +179,7 @@ class EventCollector:
         """Continue at an offset; the events before it cannot be read."""
         state.lacks(state.position, offset)
         state.moves_to(offset)
+        state.leader_epoch = None  # of an event that nobody has read
         consumer.add(EVENTS, offset, state.topic_id)
 
     async def _start_again(self, state: ReadingState, what: str) -> NoReturn:
@@ -227,7 +228,7 @@ class EventCollector:
                 portion, size = [], 0
                 logger.warning("audit_batch_skipped", cluster=state.cluster, error=str(error))
                 state.lacks(state.position, header.next_offset)
-                state.moves_to(header.next_offset)
+                state.moves_past(header)
                 continue
             portion.append((header, payload))
             size += len(payload)
@@ -235,8 +236,6 @@ class EventCollector:
                 await self._apply(state, portion)
                 portion, size = [], 0
         await self._apply(state, portion)
-        if batches.leader_epochs:
-            state.leader_epoch = batches.leader_epochs[-1][0]
 
     async def _apply(self, state: ReadingState, portion: Sequence[tuple[BatchHeader, bytes]]) -> None:
         """Decode a portion and apply its events, both in a thread, and note the new position."""
@@ -272,7 +271,7 @@ class EventCollector:
                 state.lacks(state.position, header.next_offset)
             else:
                 state.follow([header], state.position, self._clock())
-            state.moves_to(header.next_offset)
+            state.moves_past(header)
         state.has_applied()
 
 

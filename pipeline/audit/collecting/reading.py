@@ -128,6 +128,11 @@ class ReadingState:
         self.position = position
         self._note_position()
 
+    def moves_past(self, header: BatchHeader) -> None:
+        """Note that all events up to the end of a batch were applied."""
+        self.leader_epoch = header.partition_leader_epoch
+        self.moves_to(header.next_offset)
+
     def _note_position(self) -> None:
         while self._questions and self._questions[0].end <= self.position:
             asked_ms = self._questions.popleft().asked_ms
@@ -148,6 +153,7 @@ class ReadingState:
             leader_epoch=self.leader_epoch,
             losses=dict(self.losses),
             open_gap=self.open_gap,
+            _blind=dict(self._blind),
         )
         state.clock, state._applied_clock = replace(self._applied_clock), replace(self._applied_clock)
         return state

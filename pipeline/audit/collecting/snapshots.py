@@ -137,7 +137,7 @@ class SnapshotFolder:
     def file_of(self, rows: ShelvedRows) -> str:
         """Return the name of the file that has these rows, which is written if there is none. Raises OSError."""
         known = self._written.get(id(rows))
-        if known is not None:
+        if known is not None and (self._folder / known[1]).exists():
             return known[1]
         data = rows.shelf.get(rows.place, rows.bytes_in_all)
         path = self._folder / (_ROWS + _digest(data).hex())
@@ -151,13 +151,12 @@ class SnapshotFolder:
 
     def load(self, shelf: Shelf | None, clusters: set[str]) -> Snapshot | None:
         """Return the snapshot, with its old rows on this shelf; None if none fits: the log says why."""
-        path = self._folder / NAME
-        if not path.exists():
-            return None
         try:
-            ledger, states = self._read(path, shelf)
+            ledger, states = self._read(self._folder / NAME, shelf)
             if set(states) != clusters:
                 raise SnapshotError(f"it is of the clusters {', '.join(sorted(states))}")
+        except FileNotFoundError:
+            return None
         except Exception as error:  # whatever a damaged file does
             logger.warning("audit_snapshot_not_used", folder=str(self._folder), error=str(error))
             if not isinstance(error, OSError | NoShelfRoomError):  # with room, the next start may use it
@@ -206,8 +205,11 @@ class SnapshotFolder:
         return rows
 
     def forget(self) -> None:
-        """Remove the snapshot: it does not belong to the topics any more."""
-        (self._folder / NAME).unlink(missing_ok=True)
+        """Remove the snapshot: it does not belong to the topics any more. If the disk refuses, the log says so."""
+        try:
+            (self._folder / NAME).unlink(missing_ok=True)
+        except OSError as error:  # a later start finds again that the snapshot does not fit
+            logger.warning("audit_snapshot_not_removed", folder=str(self._folder), error=str(error))
 
 
 class _HashingFile:

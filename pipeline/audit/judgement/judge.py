@@ -19,7 +19,6 @@ from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, Finding
 from pipeline.audit.judgement.watermarks import HoursLeft, watermarks_of
 from pipeline.audit.judgement.ways import Way, ways_of
 from pipeline.audit.judgement.words import Words
-from pipeline.audit.ledger.keys import topics_of_cells
 from pipeline.audit.ledger.ledger import Ledger
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS, Counts
@@ -71,7 +70,7 @@ class Judge:
         self._before: Mapping[int, HourVerdicts] = {}
         """Verdicts of the judgement before."""
         self._sources: dict[int, set[int]] = {}
-        """By topic of the replica cluster: the topics of other names whose replicas it has."""
+        """By topic of the replica cluster: the topics of other names whose replica it is, or was."""
 
     def judge(self, expectations: Expectations, now_ms: int) -> "Judgement":
         """Return the judgement at this time."""
@@ -106,6 +105,8 @@ class Judge:
             self._left.clear()
             self._first_ms.clear()
         changed = {self._ledger.topics.known(name) for name in changes.topics}
+        for topic in changed:
+            self._first_ms.pop(topic, None)  # found again: rows of a replica may belong to no topic any more
         for hour_ms in self._ledger.hours():
             known = self._verdicts.get(hour_ms)
             if not known:
@@ -216,10 +217,9 @@ def _lacking_words(words: Words, hour_ms: int, end_ms: int) -> set[int]:
 def _renamed(ways: Sequence[Way]) -> dict[int, set[int]]:
     found: dict[int, set[int]] = defaultdict(set)
     for way in ways:
-        sources, replicas = topics_of_cells(way.sources), topics_of_cells(way.replicas)
-        other = sources != replicas
-        for replica, source in set(zip(replicas[other].tolist(), sources[other].tolist(), strict=True)):
-            found[replica].add(source)
+        for source, replicas in way.replica_topics.items():  # former ones, too: producers may write to them
+            for replica in replicas - {source}:
+                found[replica].add(source)
     return dict(found)
 
 

@@ -203,13 +203,17 @@ class GapCrossing:
         found = await self._last_batches(copy, end)
         if found.differ:
             await self._refuse_last(copy, end)
-        elif found.source is not None and found.are_equal:
-            copy.epochs = added_entries((), [(found.source.partition_leader_epoch, found.source.base_offset)], 0)
-            if copy.epochs:
-                await self._epochs.replace(source_epochs(copy.assignment.source, copy.epochs))
+        elif found.are_equal:
+            await self._adopt_epoch_of(copy, found)
         else:
             names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
             logger.warning("replica_not_compared", source=copy.assignment.source.cluster, **names, offset=end - 1)
+
+    async def _adopt_epoch_of(self, copy: PartitionCopy, found: LastBatches) -> None:
+        if found.source is not None:
+            copy.epochs = added_entries((), [(found.source.partition_leader_epoch, found.source.base_offset)], 0)
+        if copy.epochs:
+            await self._epochs.replace(source_epochs(copy.assignment.source, copy.epochs))
 
     async def _refuse_last(self, copy: PartitionCopy, end: int) -> None:
         """Halt, or record the gap, as the source has another batch than the replica's last one."""
@@ -220,10 +224,12 @@ class GapCrossing:
     async def _compare(self, copy: PartitionCopy, end: int) -> None:
         """Halt, or record the gap, if the source lost records that the replica has, and that the ledger lacks."""
         known = self._truncated_from(copy, end)
+        asked_in = self._source.view.leader_epoch_of(copy.source)
         try:
             shared = await shared_end(self._source, copy.source, copy.epochs, end, timeout_s=self._config.timeout_s)
+            copy.fallen_at = None
         except FallenEpochsError as error:
-            await self._require_standing(copy, error)
+            await self._require_standing(copy, error, asked_in)
             names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
             logger.warning("source_epochs_fell", source=copy.assignment.source.cluster, **names, error=str(error))
             if known is None:
@@ -233,17 +239,36 @@ class GapCrossing:
         first = shared if shared is not None else min(await self._bound(copy, EARLIEST), end - 1)
         if first >= (end if known is None else known):
             return
+        if known is None and await self._adopt_newer_epochs(copy, end):
+            return
         doubt = "" if shared is not None else "; how far back is not known"
         detail = f"the source lost its log from offset {first} on{doubt}"
         text = f"the source lost offsets {first} to {end - 1}, which the replica has, and may hold other records there"
         await self._accept(self._gap(copy, first, end - 1, GapReason.TRUNCATED, detail), text + doubt)
 
-    async def _require_standing(self, copy: PartitionCopy, error: FallenEpochsError) -> None:
+    async def _adopt_newer_epochs(self, copy: PartitionCopy, end: int) -> bool:
+        """Return True if the source has the replica's last batch after all: the journal lacked newer epochs.
+
+        The hub may have lost what was recorded last, as in an unclean election. Copies of a batch at one offset have
+        the same batches before them.
+        """
+        if await self._bound(copy, LATEST) < end:
+            return False
+        found = await self._last_batches(copy, end)
+        if not found.are_equal:
+            return False
+        names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
+        logger.warning("source_epochs_lacked", source=copy.assignment.source.cluster, **names, known=copy.epochs[-1][0])
+        await self._adopt_epoch_of(copy, found)
+        return True
+
+    async def _require_standing(self, copy: PartitionCopy, error: FallenEpochsError, asked_in: int) -> None:
         """Raise WaitingError until the source has named a lower leader epoch than the replica's for some time.
 
         A broker that did not run while another one became the leader answers for a moment as if it still led.
+        `asked_in`: leader epoch that was known when the source was asked; by now the new leader may be known.
         """
-        if not copy.epochs or self._source.view.leader_epoch_of(copy.source) >= copy.epochs[-1][0]:
+        if not copy.epochs or asked_in >= copy.epochs[-1][0]:
             return
         now_s = trio.current_time()
         if copy.fallen_at is None:

@@ -8,6 +8,8 @@ B. What mirrors never write is skipped alike by all readers: records that `apply
 C. Bytes that may differ from those that were sent (a wrong checksum) stop the reading.
 D. Brokers remember one producer for all appends: each append has the next epoch of the same producer id. They remember
    a producer for a day, and refuse new ones beyond a bound (`known.producers.max`).
+E. Records that were read are still in the log before those that are read next: a log that lost its end and grew again
+   is noticed by the leader epoch of the last record (KIP-320).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +18,14 @@ from uuid import UUID
 
 import trio
 
+from pipeline.client.admin.leader_epochs import ends_of_epochs
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.resource_configs import ConfigResource, alter_configs, describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
 from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.consumer.errors import PartitionTruncatedError
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.batches import ProducerIdentity
 from pipeline.client.producer.producer import open_producer
@@ -33,7 +37,7 @@ from pipeline.errors import (
     OpenedBatchTooLargeError,
     PipelineError,
 )
-from pipeline.model import Clock, TopicPartition
+from pipeline.model import NO_LEADER_EPOCH, Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.describe_configs import ResourceType
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
@@ -94,6 +98,10 @@ class JournalTopic:
         self._position: int | None = None
         self._topic_id: UUID | None = None
         """Topic of the position; None before the first reading."""
+        self._epoch: int = NO_LEADER_EPOCH
+        """Leader epoch of the record before the position; -1 if it is not known."""
+        self._compared_in: int = NO_LEADER_EPOCH
+        """Leader epoch in which the log was last known to have the records before the position."""
         self._turn = trio.Lock()
         self._identity: ProducerIdentity | None = None
         """Producer id and epoch of the last append, if the id may be used again."""
@@ -146,6 +154,8 @@ class JournalTopic:
                 raise JournalLostRecordsError(f"{reason}lost records; {_WHAT_TO_DO}")
             if self._position < end:
                 await self._read_to(end, self._position)
+            else:
+                await self._compare(self._position)
 
     async def append(self, records: Sequence[tuple[bytes, bytes | None]], *, clock: Clock, rng: Random) -> None:
         """Append keys and values (acks=all), and read on. Raises DeliveryError and as `read_on`.
@@ -185,15 +195,41 @@ class JournalTopic:
                 raise JournalLostRecordsError(f"{self._name} was deleted and created again; {_WHAT_TO_DO}")
         return end
 
+    async def _compare(self, position: int) -> None:
+        """Raise JournalLostRecordsError if a new leader has other records before the position (invariant E)."""
+        now = self._destination.view.leader_epoch_of(self._partition)
+        if self._epoch == NO_LEADER_EPOCH or now == self._compared_in:
+            return
+        try:
+            ends = await ends_of_epochs(self._destination, {self._partition: self._epoch}, timeout_s=TIMEOUT_S)
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+        else:
+            if 0 <= ends[self._partition].end_offset < position:
+                raise self._truncated(position, ends[self._partition].end_offset)
+        self._compared_in = now
+
+    def _truncated(self, position: int, end: int) -> JournalLostRecordsError:
+        reason = f"{self._name} was read up to offset {position}, and its log was truncated to {end} since: it lost "
+        return JournalLostRecordsError(f"{reason}records (an unclean election, a power failure); {_WHAT_TO_DO}")
+
     async def _bound(self, position: int, *, timeout_s: float) -> int:
         listed = await list_offsets(self._destination, {self._partition: position}, timeout_s=timeout_s)
         return listed[self._partition].offset
 
     async def _read_to(self, end: int, position: int) -> None:
         async with open_consumer(self._destination, ConsumerConfig()) as consumer:
-            consumer.assign({self._partition: position})
+            consumer.add(self._partition, position, leader_epoch=self._epoch)
             while position < end:
-                polled = await consumer.poll_batches(TIMEOUT_S)
+                try:
+                    polled = await consumer.poll_batches(TIMEOUT_S)
+                except PartitionTruncatedError as error:  # invariant E
+                    if error.end_offset >= 0:
+                        raise self._truncated(error.offset, error.end_offset) from error
+                    # ZooKeeper was restored, and nobody can tell.
+                    consumer.add(self._partition, position)
+                    continue
                 if not polled:
                     raise DeadlineExceededError(f"{self._name} could not be read to its end within {TIMEOUT_S:.0f} s")
                 for batches in polled:
@@ -218,7 +254,7 @@ class JournalTopic:
                     self._apply(record)
                 except JournalRecordError as error:
                     self._skip(record.offset, 1, str(error))
-        self._position = header.next_offset
+        self._position, self._epoch = header.next_offset, header.partition_leader_epoch
 
     def _skip(self, offset: int, records: int, reason: str) -> None:
         self.skipped += records

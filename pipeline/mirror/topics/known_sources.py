@@ -96,23 +96,29 @@ class KnownSources:
 
     def _copied_directly(
         self, name: str, copies: Iterable[tuple[str, str | None, Provenance]]
-    ) -> dict[tuple[str, str, str], str]:
+    ) -> dict[tuple[str, tuple[str, ...], str], str]:
         """Return the other sources from which the mirror copies what a source's topics are copies of, to one replica.
 
-        `copies`: the topics that are copies, with their replicas. Keys are the topic, and the id of the cluster and the
-        topic of which it is a copy.
+        `copies`: the topics that are copies, with their replicas. Keys are the topic, the path of a copy, and the topic
+        of which it is a copy: partitions of an aggregate topic came by different paths.
         """
+        # The table knows also sources that have not answered since this mirror started.
+        ids = {source: self._table.cluster_id(source) or known for source, known in self.cluster_ids.items()}
         return {
-            (topic, origin.cluster, origin.topic): other
+            (topic, origin.path, origin.topic): other
             for topic, replica, provenance in copies
             for origin in (each.origin for each in provenance.ranges)
-            for other in sources_on_path(origin, name, self.cluster_ids)
+            for other in sources_on_path(origin, name, ids)
             if self._copies(other, origin.topic, replica)
         }
 
     def _copies(self, name: str, topic: str, replica: str | None) -> bool:
-        """Return True if the mirror copies a topic of a source to this replica, or will once the source answers."""
-        if self.by_name[name].is_accepted and topic not in self.selected.of(name):
+        """Return True if the mirror copies a topic of a source to this replica, has, or will once the source answers.
+
+        An answer without the topic may be that of a broker that has just started, and what was copied stays.
+        """
+        is_known = topic in self.selected.of(name) or self._table.replica_of(name, topic) is not None
+        if self.by_name[name].is_accepted and not is_known:
             return False
         return self.selected.is_selected(name, topic) and self.selected.replica_of(name, topic) == replica
 
@@ -120,7 +126,7 @@ class KnownSources:
         self,
         name: str,
         topics: Iterable[tuple[str, UUID, Sequence[int], str | None]],
-        direct: Mapping[tuple[str, str, str], str],
+        direct: Mapping[tuple[str, tuple[str, ...], str], str],
     ) -> WantedPartitions:
         """Return the wanted partitions. `direct`: what `_copied_directly` returns."""
         cluster_id = self.cluster_ids[name]
@@ -130,7 +136,7 @@ class KnownSources:
                 partition = TopicPartition(topic, number)
                 copied = self._origin_at(name, partition)
                 reason = loop_of(copied, partition, name, self.cluster_ids, self._destination.view.cluster_id)
-                other = None if copied is None else direct.get((topic, copied.cluster, copied.topic))
+                other = None if copied is None else direct.get((topic, copied.path, copied.topic))
                 if reason is None and copied is not None and other is not None:
                     reason = second_path_of(copied, partition, name, other, self.cluster_ids)
                 if reason is not None:

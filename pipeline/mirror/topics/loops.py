@@ -39,7 +39,8 @@ def loop_of(
 def sources_on_path(origin: Origin, source: str, cluster_ids: Mapping[str, str | None]) -> list[str]:
     """Return the other sources of the mirror that the records of a source's partition have passed.
 
-    `cluster_ids` as in `loop_of`. A source that has not answered yet is known by the name that `origin` has for it.
+    `cluster_ids`: the ids of the sources as far as they are known. A source without one is known by the name that
+    `origin` has for it.
     """
     names = {known: name for name, known in cluster_ids.items() if known is not None}
     found = [names[cluster] for cluster in origin.path if cluster in names]

@@ -27,6 +27,9 @@ from pipeline.client.producer.producer import open_producer
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort, TopicPartition
 from pipeline.processes import free_port
+from pipeline.records.batch import place_batch
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
 from pipeline.records.tally import HOUR_MS
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.brokers import clock, serving_cluster
@@ -283,3 +286,49 @@ async def test_little_is_fetched_ahead_while_events_are_decoded(tmp_path: Path) 
 def fetched_bytes() -> int:
     """Return the bytes of fetched batches in this process."""
     return sum(len(each.data) for each in gc.get_objects() if isinstance(each, FetchedBatches))
+
+
+async def test_a_snapshot_between_two_leader_epochs_has_the_epoch_of_its_last_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With an older one the log would look truncated to the process that goes on: everything would be read again."""
+    monkeypatch.setattr("pipeline.audit.collecting.collector.PORTION_BYTES", 1)
+    data = bytearray()
+    for offset, epoch in enumerate((3, 4, 4, 6)):
+        builder = BatchBuilder(Codec.NONE, 1 << 20)
+        assert builder.append(None, encode_count_report(report(1)), (), 0)
+        batch = builder.build()
+        place_batch(batch, 0, offset, epoch)
+        data += batch
+    epochs = ((3, 0), (4, 1), (6, 3))
+    batches = FetchedBatches(
+        topic_partition=EVENTS,
+        data=memoryview(data),
+        position=0,
+        next_offset=4,
+        high_watermark=4,
+        log_start_offset=0,
+        leader_epochs=epochs,
+    )
+    collector = EventCollector({}, 1.0, clock)
+    known = ReadingState("hub")
+    seen = set()
+
+    async def look() -> None:
+        while known.position < 4:
+            async with collector.turn:
+                seen.add((known.position, known.to_continue().leader_epoch))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await collector._take(known, batches)
+    seen.add((known.position, known.leader_epoch))
+    assert len(seen) > 2
+    assert seen <= {(0, None), (1, 3), (2, 4), (3, 4), (4, 6)}
+    collector._pass_over(_NoConsumer(), known, 9)  # type: ignore[arg-type]
+    assert (known.position, known.leader_epoch) == (9, None)  # nobody knows the epoch of the event before
+
+
+class _NoConsumer:
+    def add(self, *_: object) -> None:
+        """Fetch nothing."""

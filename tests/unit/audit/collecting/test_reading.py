@@ -122,6 +122,17 @@ def test_while_nothing_follows_a_gap_the_cluster_is_not_read() -> None:
     assert losses(state)[0][0] == 1_500
 
 
+def test_a_process_that_sees_its_reports_again_after_a_restart_lifts_what_it_had_said() -> None:
+    """A restarted collector says the same as one that goes on."""
+    state = state_at(0)
+    state.told_of_sight("broker 1", 2, 1, 100, NOW_MS)
+    for each in (state, state.to_continue()):
+        each.told_of_sight("broker 1", 2, 2, 200, NOW_MS)
+        assert [before_ms for before_ms, _ in losses(each)] == [100]
+        each.told_of_sight("broker 1", 0, 3, 300, NOW_MS)
+        assert losses(each) == []
+
+
 def test_an_event_of_the_future_does_not_make_all_times_unknown() -> None:
     state = state_at(0)
     follow(state, [header(4, 1, written_ms=2**62)])

@@ -145,6 +145,36 @@ def test_a_snapshot_that_cannot_be_read_now_stays(tmp_path: Path, monkeypatch: p
     assert SnapshotFolder(tmp_path).load(shelf(), CLUSTERS) is not None
 
 
+@pytest.mark.parametrize("step", ["stat", "unlink"])
+def test_a_disk_that_refuses_everything_ends_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It was mounted read-only after a failure, say. Everything is read again then."""
+    SnapshotFolder(tmp_path).save(snapshot(walked(1, 20).ledger))
+    of_another_program(tmp_path / "snapshot")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, step, refuse)
+        assert SnapshotFolder(tmp_path).load(shelf(), CLUSTERS) is None
+        SnapshotFolder(tmp_path).forget()
+
+
+def test_rows_whose_file_is_gone_are_written_again(tmp_path: Path) -> None:
+    """Somebody removed it, or a second service that has the same folder by mistake."""
+    walk = walked(1, 20)
+    folder = SnapshotFolder(tmp_path)
+    folder.save(snapshot(walk.ledger))
+    for path in tmp_path.glob("rows-*"):
+        path.unlink()
+    folder.save(snapshot(walk.ledger))
+    known = SnapshotFolder(tmp_path).load(shelf(), CLUSTERS)
+    assert known is not None
+    assert state(known.ledger) == state(walk.ledger)
+
+
 class Hostile:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.mkdir, ("hostile",)

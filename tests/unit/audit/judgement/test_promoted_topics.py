@@ -9,8 +9,9 @@ import pytest
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import Tier
 from pipeline.audit.judgement.judge import Judge
-from pipeline.audit.judgement.verdicts import STILL_COPIED, AuditedHour, Route, Status
+from pipeline.audit.judgement.verdicts import STILL_COPIED, AuditedHour, MirroredTopic, Route, Status
 from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
+from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import (
     EAST,
@@ -77,6 +78,45 @@ def test_an_hour_that_was_exact_is_unknown_once_a_producer_of_the_hub_reports_it
             ledger.apply(one)
         statuses.append(judge.judge(replace(EXPECTED), NOW_MS).hours()[0].status)
     assert statuses == [Status.EXACT, Status.UNKNOWN]
+
+
+FORMER = TopicPartition("former.clicks", 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"routes": [*EXPECTED.routes, Route(cluster="east", source=EAST, replica=FORMER, topic_id="deleted")]},
+        {"mirrored": [*EXPECTED.mirrored, MirroredTopic(cluster="east", topic="clicks", replica_topic=FORMER.topic)]},
+    ],
+    ids=["before it was created again", "selected"],
+)
+def test_an_hour_that_was_exact_is_unknown_once_a_producer_of_another_replica_reports_it(
+    changes: dict[str, Any],
+) -> None:
+    """Neither replica has the topic's name, and only one of them is its newest one."""
+    ledger = Ledger(LedgerLimits(rows=0, newest=0), settle_ms=GRACE_MS, shelf=MemoryShelf())
+    ledger.apply(at_the_hub(HOUR - 10 * HOUR_MS, topic=FORMER.topic))
+    judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+    statuses = []
+    for reports in (WHOLE.reports(), [at_the_hub(topic=FORMER.topic)]):
+        for one in reports:
+            ledger.apply(one)
+        (hour,) = judge.judge(replace(EXPECTED, **changes), NOW_MS).hours("clicks", HOUR)
+        statuses.append(hour.status)
+    assert statuses == [Status.EXACT, Status.UNKNOWN]
+
+
+def test_a_watermark_does_not_rise_over_hours_that_were_those_of_a_replica_which_is_none_any_more() -> None:
+    ledger = Ledger(LedgerLimits(rows=0, newest=0), settle_ms=GRACE_MS, shelf=MemoryShelf())
+    lossy = replace(WHOLE, hour_ms=NEXT_HOUR, replica=replace(FULL, records=8))
+    for one in (at_the_hub(topic=FORMER.topic), *lossy.reports(), *signs(LATER_MS)):
+        ledger.apply(one)
+    judge = Judge(ledger, grace_ms=GRACE_MS, pending_max_ms=PENDING_MAX_MS)
+    former = MirroredTopic(cluster="east", topic="clicks", replica_topic=FORMER.topic)
+    for mirrored in ([*EXPECTED.mirrored, former], EXPECTED.mirrored):
+        judgement = judge.judge(replace(EXPECTED, mirrored=mirrored, read_to_ms=READ), LATER_MS)
+        assert [each.complete_ms for each in judgement.watermarks() if each.topic == "clicks"] == [None]
 
 
 PROMOTED_MS = HOUR + 30 * 60_000

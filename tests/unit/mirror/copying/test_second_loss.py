@@ -1,10 +1,13 @@
 """A source that loses more of its log while a replica that is ahead of it waits."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
+import trio
 
+from pipeline.client.cluster.cluster import Cluster
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copying.copies import PartitionCopy
 from pipeline.mirror.copying.divergence import FallenEpochsError
@@ -16,6 +19,7 @@ from pipeline.mirror.journals.epochs import source_epochs
 from pipeline.mirror.journals.gap_journal import GapJournal
 from pipeline.mirror.journals.table import Assignment, SourcePartition
 from pipeline.mirror.topics.flows import flows_of
+from pipeline.model import LeaderEpoch
 from tests.support.brokers import clock
 from tests.support.mirrors import CLICKS, Site, make, mirror_settings, publish
 
@@ -124,3 +128,42 @@ async def test_a_leader_that_was_replaced_and_does_not_know_it_yet_makes_no_gap(
     monkeypatch.setattr("pipeline.mirror.copying.gap_policy.STALE_LEADER_S", 0.0)
     await case.continue_with(None)
     assert compared == [(CLICKS, END)]
+
+
+async def test_each_leader_that_does_not_know_yet_that_it_was_replaced_has_to_stand(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer of the leader between two of them shows that the first one stood for nothing."""
+    case = await waiting(site, monkeypatch, "skip", epoch=7)
+    with pytest.raises(WaitingError, match="waits until the source, which lost its end"):
+        await case.continue_with(2)
+    assert case.truncated() == [(2, 3)]
+    monkeypatch.setattr("pipeline.mirror.copying.gap_policy.STALE_LEADER_S", 0.5)
+    await trio.sleep(0.6)
+    with pytest.raises(WaitingError, match="a broker that leads no more may have answered"):
+        await case.continue_with(None)
+    assert case.truncated() == [(2, 3)]
+
+
+async def test_a_replaced_leader_whose_successor_becomes_known_meanwhile_makes_no_gap(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = await waiting(site, monkeypatch, "skip", epoch=7)
+    with pytest.raises(WaitingError):
+        await case.continue_with(2)
+
+    async def shared_end(source: Cluster, *_: Any, **__: Any) -> int:
+        topic = source.view.topics["clicks"]
+        partitions = {0: replace(topic.partitions[0], leader_epoch=LeaderEpoch(7))}
+        topics = {**source.view.topics, "clicks": replace(topic, partitions=partitions)}
+        source.view = replace(source.view, topics=topics)
+        raise FallenEpochsError("the broker that led knows no leader epoch as high as 7")
+
+    async def bound(_: GapCrossing, copy: PartitionCopy, position: int) -> int:
+        return 0  # as the new leader answers
+
+    monkeypatch.setattr("pipeline.mirror.copying.gap_policy.shared_end", shared_end)
+    monkeypatch.setattr(GapCrossing, "_bound", bound)
+    with pytest.raises(WaitingError, match="a broker that leads no more may have answered"):
+        await case.continue_with(None)
+    assert case.truncated() == [(2, 3)]

@@ -108,6 +108,11 @@ async def until_ready(proof: Proof) -> None:
 
 
 async def until_all_is_stored(directory: Path, ends: dict[int, int]) -> None:
-    with trio.fail_after(DEADLINE_S):
-        while {number: len(found) for number, found in results(directory, PARTITIONS).items()} != ends:
+    """Wait for as long as more is stored: members may have much to catch up with."""
+    stored: dict[int, int] = {}
+    with trio.fail_after(DEADLINE_S) as waiting:
+        while stored != ends:
             await trio.sleep(0.2)
+            before, stored = stored, {number: len(found) for number, found in results(directory, PARTITIONS).items()}
+            if stored != before:
+                waiting.deadline = trio.current_time() + DEADLINE_S

@@ -45,7 +45,7 @@ SEED = 20261126
 SAMPLE = 800
 ALL = 100_000
 THREADS = 8
-TIMEOUT_S = 2.0
+SILENCE_S = 2.0
 STRANGER, STRANGERS_PASSWORD = "mallory", "crowbar"
 NAMES = ("", "secret", "alice", "admin", "group", "__consumer_offsets", "kafka-cluster", "User:alice", "*")
 TOKENS = (
@@ -111,7 +111,6 @@ class Sequences:
 def opened(broker: SecuredService, listener: str) -> socket.socket:
     host, port = broker.addresses[listener].split(":")
     plain = socket.create_connection((host, int(port)), 30)
-    plain.settimeout(TIMEOUT_S)
     if "SSL" not in listener:
         return plain
     return ssl.create_default_context(cafile=str(broker.ca)).wrap_socket(plain, server_hostname="127.0.0.1")
@@ -120,6 +119,7 @@ def opened(broker: SecuredService, listener: str) -> socket.socket:
 def received(connection: socket.socket) -> bytes:
     """All until the broker ends the connection, or is silent."""
     found = bytearray()
+    connection.settimeout(SILENCE_S)
     with contextlib.suppress(OSError):
         while data := connection.recv(1 << 16):
             found += data

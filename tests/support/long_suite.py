@@ -24,6 +24,8 @@ from tests.support.suite import ROOT, Part, PartResult, Suite, say
 LONG = ("-m", "long")
 TIMED: Final = frozenset(
     {
+        "faults/test_mirror_fairness.py",
+        "faults/test_mirror_wan.py",
         "faults/test_x10_fenced_copiers.py",
         "integration/test_deletion_and_leaders.py",
         "integration/test_loop_delays.py",

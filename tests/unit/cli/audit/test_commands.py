@@ -128,6 +128,15 @@ async def test_a_report_as_csv_and_as_json(site: AuditSite) -> None:
         assert (await call("report", "--audit", url, "--from", "yesterday")).exit_code == 2
 
 
+async def test_hours_that_csv_leaves_out_are_told_beside_it(site: AuditSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.cli.audit.report.MOST_HOURS", 1)
+    lose(site)
+    async with serving(site) as url:
+        done = await call("report", "--audit", url, "--csv")
+    assert [line.split(",")[2] for line in done.stdout.splitlines()] == ["status", "missing"]
+    assert "Hours that are not shown: 1 exact." in done.stderr
+
+
 async def test_a_service_that_is_not_there_is_exit_code_1() -> None:
     for arguments in (["report"], ["explain", "clicks", NAME], ["daily"]):
         done = await call(*arguments, "--audit", "http://127.0.0.1:1")

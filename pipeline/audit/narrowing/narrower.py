@@ -273,7 +273,8 @@ class Narrower:
         if fetched.reason is not None:
             place.unknown.append((OffsetSpan(first=fetched.up_to, last=finding.offsets.last), fetched.reason))
         headers = [header for _, header in fetched.batches]
-        for twice in repeated_batches(headers):
+        of_hour, _ = _of_hour(finding.hour_ms, fetched.batches, ())
+        for twice in repeated_batches(header for _, header in of_hour):
             original = Whereabouts("", twice.original.first, twice.original.last)
             detail = f"the batch of {original} is there a second time"
             place.differences.append(

@@ -396,6 +396,8 @@ async def test_a_batch_that_was_sent_again_is_named_at_the_live_broker(site: Sit
     (found,) = await narrower(site).narrow(produced(OffsetSpan(first=0, last=29)))
     assert (found.kind, found.offsets) == (DiscrepancyKind.DOUBLED, OffsetSpan(first=25, last=29))
     assert "offsets 10 to 14 is there a second time" in found.text
+    (other,) = await narrower(site).narrow(replace(produced(OffsetSpan(first=0, last=29)), hour_ms=HOUR - HOUR_MS))
+    assert other.status is Status.UNKNOWN and "no batch is repeated" in other.text
     (unknown,) = await narrower(site).narrow(produced(None))
     assert unknown.status is Status.UNKNOWN and "not known" in unknown.text
 

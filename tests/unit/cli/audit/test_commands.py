@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from pipeline.audit.api import API_ROLES
 from pipeline.audit.reports.parameters import MAX_NAMES
 from pipeline.cli.audit.report import MOST_TOPICS
-from pipeline.cli.audit.watch import letters_of, status_table
+from pipeline.cli.audit.watch import _print_changes, letters_of, status_table
 from pipeline.cli.main import app
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
@@ -188,6 +188,18 @@ async def test_changes_are_lines_in_a_pipe_and_an_absent_service_is_told(site: A
     assert f" clicks {LOST} missing\n" in lines
     assert NAME not in lines  # it is exact
     assert code in (130, -signal.SIGINT)
+
+
+def test_topics_that_a_status_leaves_out_are_told_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = {"topics": [], "from_ms": 0, "hour_ms": HOUR_MS, "topics_left_out": 3}
+    answers = iter([document, document])
+    monkeypatch.setattr("pipeline.cli.audit.watch.fetch_audit_document", lambda *_: next(answers))
+    monkeypatch.setattr("pipeline.cli.audit.watch.time.sleep", lambda _: None)
+    with pytest.raises(StopIteration):
+        _print_changes("http://audit", "http://audit/v1/status", 1, json=False)
+    assert capsys.readouterr().err == "changes of 3 more topics are not shown: --topic chooses\n"
 
 
 def names_in(folder: Path) -> list[str]:

@@ -36,9 +36,9 @@ def instant(time_ms: int) -> str:
     """Return ISO 8601 in UTC; milliseconds for a time that the calendar does not have."""
     try:
         time = datetime.fromtimestamp(time_ms / 1000, UTC)
-        return f"{time.year:04}-{time:%m-%dT%H:%M:%S}Z"
     except (ValueError, OverflowError, OSError):
         return f"{time_ms} ms"
+    return f"{time.year:04}-{time:%m-%dT%H:%M:%S}Z"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,9 @@ def hour_name(start_ms: int) -> str:
     """Return ISO 8601, or milliseconds for a year that it cannot express: producers may send any time."""
     try:
         time = datetime.fromtimestamp(start_ms / 1000, UTC)
-        return f"{time.year:04}-{time:%m-%dT%H}:00:00Z"
     except (ValueError, OverflowError, OSError):
         return f"{start_ms} ms"
+    return f"{time.year:04}-{time:%m-%dT%H}:00:00Z"
 
 
 def sums_document(counts: Counts) -> dict[str, int]:

@@ -73,7 +73,10 @@ def daily_report(document: Mapping[str, Any], day: str, day_ms: int, made: str, 
         lines=[_line(topic, hours, day_ms, document["watermarks"].get(topic, {})) for topic, hours in hours_of.items()],
         stages=stages,
         findings=sorted(findings, key=lambda each: (-SEVERITY[Status(each[2])], each)),
-        unknown=list(dict.fromkeys(f"{each['name']}: {each['reason']}" for each in [*document["unknown"], *missing])),
+        unknown=[
+            *(f"{topic}: nothing was counted" for topic in document.get("uncounted", ())),
+            *dict.fromkeys(f"{each['name']}: {each['reason']}" for each in [*document["unknown"], *missing]),
+        ],
         left_out=document["hours_left_out"],
         clusters=[
             (name, state["read_to"] or "never", state["error"] or "") for name, state in document["clusters"].items()

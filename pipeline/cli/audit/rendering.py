@@ -144,6 +144,12 @@ def hours_not_shown(document: Mapping[str, Any], *, show_all: bool) -> list[str]
     return [f"Hours that are not shown: {named}. {more}--topic, --from and --to choose."]
 
 
+def topics_not_counted(document: Mapping[str, Any]) -> list[str]:
+    """Return a sentence about the topics that were named, and of which nothing was counted; none if there are none."""
+    topics = document.get("uncounted", ())  # services of before 0.1.0 do not say
+    return [output.printable(f"No counts yet for topic {output.enumeration(topics, 5)}.")] if topics else []
+
+
 def _summary(document: Mapping[str, Any], topics: Sequence[str], *, show_all: bool) -> list[str]:
     counts = dict(document["hours_left_out"])
     for hour in document["hours"]:
@@ -153,7 +159,7 @@ def _summary(document: Mapping[str, Any], topics: Sequence[str], *, show_all: bo
         of_topics = f" for topic {output.enumeration(topics, 5)}" if topics else ""
         lines = [output.printable(f"No counts yet{of_topics}.")]
     else:
-        lines = [f"{counts.get('exact', 0)} of {output.counted(total, 'hour')} exact."]
+        lines = [f"{counts.get('exact', 0)} of {output.counted(total, 'hour')} exact.", *topics_not_counted(document)]
     lines += hours_not_shown(document, show_all=show_all)
     if counts.get("recompressed"):
         lines.append(

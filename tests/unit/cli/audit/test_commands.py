@@ -128,6 +128,21 @@ async def test_a_report_as_csv_and_as_json(site: AuditSite) -> None:
         assert (await call("report", "--audit", url, "--from", "yesterday")).exit_code == 2
 
 
+async def test_a_topic_that_nobody_counted_is_told_beside_those_that_are_exact(site: AuditSite) -> None:
+    async with serving(site) as url:
+        both = ("--audit", url, "--topic", "clicks", "--topic", "typo")
+        done = await call("report", *both)
+        assert (done.exit_code, "No counts yet for topic typo." in done.output) == (5, True), done.output
+        done = await call("report", *both, "--csv")
+        assert (done.exit_code, "No counts yet for topic typo." in done.stderr) == (5, True)
+        done = await call("daily", *both, "--day", "1970-02-11", "--format", "markdown")
+        assert (done.exit_code, "typo: nothing was counted" in done.output) == (5, True), done.output
+        lose(site)
+        with trio.fail_after(DEADLINE_S):
+            while (await call("report", *both)).exit_code != 4:
+                await trio.sleep(0.05)  # a judgement may be a second old
+
+
 async def test_hours_that_csv_leaves_out_are_told_beside_it(site: AuditSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.cli.audit.report.MOST_HOURS", 1)
     lose(site)

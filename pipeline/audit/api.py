@@ -1,12 +1,13 @@
 """Questions to the audit over HTTP: `/v1/report`, `/v1/status` and the others of docs/audit/service.md."""
 
+import json
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
 import trio
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from pipeline.audit.answers import (
@@ -188,7 +189,8 @@ class AuditApi:
             narrowed, error = await self._narrow_hour(hour) if must_narrow else (None, None)
             verdict = verdict_on({hour.status}, is_complete=True)
             document = explanation_document(hour, verdict, sentences, narrowed, error)
-            return JSONResponse(document | {"judged_ms": judged_ms}, headers=HEADERS)
+            text = json.dumps(document | {"judged_ms": judged_ms})  # names may be no Unicode
+            return Response(text, media_type="application/json", headers=HEADERS)
 
         return await respond_errors(respond)
 

@@ -99,7 +99,7 @@ class AuditMetrics(MetricSource):
             labels=["topic", "stage", "kind"],
         )
         for place, count in figures.differences.items():
-            differences.add_metric(place, count)
+            differences.add_metric(_labels(*place), count)
         lag = GaugeMetricFamily(
             "audit_completeness_lag_seconds",
             "Time since the end of the last window up to which the topic is complete; +Inf if none is.",
@@ -107,7 +107,7 @@ class AuditMetrics(MetricSource):
         )
         now_ms = self._clock()
         for topic, complete_ms in figures.complete_ms.items():
-            lag.add_metric([topic], float("inf") if complete_ms is None else max(0, now_ms - complete_ms) / 1000)
+            lag.add_metric(_labels(topic), float("inf") if complete_ms is None else max(0, now_ms - complete_ms) / 1000)
         left_out = GaugeMetricFamily("audit_topics_left_out", "Topics beyond the bound of a metric.", labels=["metric"])
         for metric, count in figures.left_out.items():
             left_out.add_metric([metric], count)
@@ -121,5 +121,10 @@ class AuditMetrics(MetricSource):
             labels=["topic", "tier", "cluster", "quantile"],
         )
         for place, seconds in self._latencies.items():
-            latency.add_metric([place.topic, place.tier, place.cluster, f"{place.quantile:g}"], seconds)
+            latency.add_metric(_labels(place.topic, place.tier, place.cluster, f"{place.quantile:g}"), seconds)
         return latency
+
+
+def _labels(*texts: str) -> list[str]:
+    """Return labels that can be written: names in events may be no Unicode, and one would stop all metrics."""
+    return [text.encode(errors="backslashreplace").decode() for text in texts]

@@ -1,10 +1,11 @@
 """Decoding of the records of an audit topic, many at a time, for a thread of its own. Pure.
 
-Owns the bounds of one portion: its bytes, so that other clusters and questions get their turn.
+Owns the bounds of one portion: its bytes, so that other clusters and questions get their turn, and its rows.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from pipeline.audit.collecting.clocks import StoredAt, believed_older_event, believed_report
 from pipeline.audit.events.encoding import AuditMessageError, decode_count_report
@@ -13,6 +14,9 @@ from pipeline.audit.events.report import CountReport
 from pipeline.errors import CorruptBatchError
 from pipeline.records.batch import BatchHeader
 from pipeline.records.record import records_of_payload
+
+MAX_ROWS: Final = 500_000
+"""Rows of a portion, more than 64 MiB of reports have. Events beyond them are skipped: they are no counter's."""
 
 
 @dataclass(slots=True)
@@ -30,6 +34,8 @@ class DecodedEvents:
     """Clusters whose audit topic lost reports, and the greatest timestamp of the batch that says so."""
     sights: list[tuple[str, str, int, int, int]] = field(default_factory=list)
     """Of each life sign: cluster, counter and process, reports it could not read back, its time, and that timestamp."""
+    rows: int = 0
+    """Number of rows of all reports."""
 
     def skip(self, reason: str) -> None:
         """Count a record that is no event."""
@@ -72,6 +78,10 @@ def _decode_values(values: Sequence[bytes | None], stored_at: StoredAt, decoded:
             decoded.skip(str(error))
             continue
         if isinstance(event, CountReport):
+            if decoded.rows + len(event.rows) > MAX_ROWS:
+                decoded.skip(f"more than {MAX_ROWS} rows at a time")
+                continue
+            decoded.rows += len(event.rows)
             decoded.events.append(believed_report(event, stored_at))
         else:
             decoded.events.append(believed_older_event(event, stored_at))

@@ -35,9 +35,10 @@ class _Question(NamedTuple):
 def instant(time_ms: int) -> str:
     """Return ISO 8601 in UTC; milliseconds for a time that the calendar does not have."""
     try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        time = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return f"{time_ms} ms"
+    return f"{time.year:04}-{time:%m-%dT%H:%M:%S}Z"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 Invariants (of `header_counter.py`): rows and position of a partition are in one record. A claim that makes rows void is
 in one record with all rows that replace them. So the highest position that is not void, with the highest rows, is what
-the reader had counted. Records may come twice or late, and reports of any number of readers may be mixed.
+the reader had counted. Records may come twice or late, and reports of any number of readers may be mixed. A row is
+reported when it changes, so this holds of a whole topic alone: if records of it are gone, nothing is known.
 """
 
 from dataclasses import dataclass, field
@@ -20,13 +21,17 @@ from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, OffsetReset
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.consumer.opening import each_record
+from pipeline.diagnostics import get_logger
 from pipeline.errors import DeadlineExceededError
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+from pipeline.records.batch import iterate_headers
 from pipeline.records.record import Record
 from pipeline.records.tally import HOUR_MS
 
 EVENTS = TopicPartition(AUDIT_TOPIC, 0)
+
+logger = get_logger(__name__)
 
 
 class NamedLog(NamedTuple):
@@ -94,6 +99,10 @@ class FoundReports:
             if found.position is None or position["end_offset"] >= found.position["end_offset"]:
                 found.position = position
 
+    def forget(self) -> None:
+        """Forget all that was found."""
+        self._found.clear()
+
     def _of(self, report: CountReport, topic: int, partition: int) -> _FoundCounts:
         named = report.topics[topic]
         return self._found.setdefault(
@@ -111,6 +120,8 @@ class FoundReports:
             rows[index] = row
         if older is not None:  # rows of hours that were folded since are in the row of older hours
             rows = rows[(rows["start_ms"] == OLDER) | (rows["start_ms"] >= older["until_ms"])]
+            if not (rows["start_ms"] != OLDER).any():
+                return None  # no counter folds all hours
         return ReportedCounts(
             topic_id=topic_id,
             end_offset=int(found.position["end_offset"]),
@@ -121,7 +132,7 @@ class FoundReports:
 
 
 async def read_back(cluster: Cluster, found: FoundReports, *, timeout_s: float) -> None:
-    """Read the audit topic from its beginning to its present end.
+    """Read the audit topic from its beginning to its present end. Nothing is found if some of its records are gone.
 
     Raises KafkaError, NetworkError, CorruptBatchError; DeadlineExceededError if nothing comes for `timeout_s`.
     """
@@ -134,9 +145,20 @@ async def read_back(cluster: Cluster, found: FoundReports, *, timeout_s: float) 
     async with open_consumer(cluster, config) as consumer:
         consumer.assign({EVENTS: start})
         last_at = trio.current_time()
+        follows, is_whole = 0, True
         while consumer.position(EVENTS) < end:
             for batches in await consumer.poll_batches():
+                for _, header in iterate_headers(batches.data):
+                    is_whole &= header.base_offset <= follows and header.record_count > header.last_offset_delta
+                    follows = header.next_offset
                 await each_record(batches, found.take)
                 last_at = trio.current_time()
             if trio.current_time() > last_at + timeout_s:
                 raise DeadlineExceededError(f"no events of {AUDIT_TOPIC} within {timeout_s:.0f} s")
+    if not is_whole or (start == end > 0):
+        logger.warning(
+            "audit_reports_gone",
+            help="some records of _audit are gone, so all is counted again from the log starts: give the topic "
+            "cleanup.policy=delete, retention.ms=-1 and retention.bytes=-1",
+        )
+        found.forget()

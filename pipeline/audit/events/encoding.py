@@ -27,6 +27,10 @@ VERSION: Final = 3
 MAX_ROWS: Final = 1_000
 """Rows in one record: at most 600 KB, below the limit of brokers (`message.max.bytes`)."""
 MAX_ROWS_READ: Final = 100_000
+ROW_BYTES: Final = 8
+"""Bytes of JSON that each row has at least. So a record of few bytes does not claim the memory of many rows."""
+POSITION_BYTES: Final = 2
+"""The same of a position."""
 MAX_TOPICS_READ: Final = 100_000
 MAX_BUCKETS_READ: Final = 100_000
 MAX_SKIPPED_READ: Final = 100_000
@@ -108,8 +112,8 @@ def decode_count_report(value: bytes) -> CountReport:
             created_ms=_int64(document["created_ms"]),
             window_ms=_int64(document["window_ms"]),
             topics=topics,
-            rows=_table(document.get("rows", {}), ROW, len(topics)),
-            positions=_table(document.get("positions", {}), POSITION, len(topics)),
+            rows=_table(document.get("rows", {}), ROW, len(topics), len(value) // ROW_BYTES),
+            positions=_table(document.get("positions", {}), POSITION, len(topics), len(value) // POSITION_BYTES),
             claims=tuple(RowClaim(*map(_int64, claim)) for claim in document.get("claims", ())),
             latencies=tuple(_latency(*each) for each in document.get("latencies", ())),
             skipped=tuple(_skipped(*each) for each in document.get("skipped", ())),
@@ -138,10 +142,10 @@ def _columns(table: Rows) -> dict[str, Any]:
     return {"size": len(table), **columns}
 
 
-def _table(columns: Mapping[str, Any], dtype: np.dtype[np.void], topics: int) -> Rows:
-    """Return columns as a table. Raises ValueError, OverflowError, TypeError."""
+def _table(columns: Mapping[str, Any], dtype: np.dtype[np.void], topics: int, bound: int) -> Rows:
+    """Return columns as a table of at most `bound` rows. Raises ValueError, OverflowError, TypeError."""
     size = _int64(columns.get("size", 0))
-    if not 0 <= size <= MAX_ROWS_READ:
+    if not 0 <= size <= min(bound, MAX_ROWS_READ):
         raise ValueError(f"{size} rows")
     table = np.zeros(size, dtype)
     for name in dtype.names or ():

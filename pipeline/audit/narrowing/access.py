@@ -67,10 +67,14 @@ class TableAccess(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedOffsets:
-    """Offsets in the files of a table, in order. `loaded_to`: where the next load begins; `skipped`: what it passed."""
+    """Offsets in the files of a table, in order. `loaded_to`: where the next load begins; `skipped`: what it passed.
+
+    `aborted`: spans in which some of the records belong to aborted transactions, which loads leave out.
+    """
 
     offsets: Sequence[int]
     loaded_to: int
     skipped: Sequence[OffsetSpan] = ()
+    aborted: Sequence[OffsetSpan] = ()
     damaged: Sequence[str] = ()
     """Files that are gone or changed, each with the reason."""

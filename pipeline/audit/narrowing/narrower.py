@@ -1,13 +1,16 @@
 """Follows a finding to partition, offset range, batch and record: asks the brokers that still have the records.
 
 Invariants:
-A. Questions, bytes and time are bounded. What was not looked at is said, as a finding with a witness.
+A. Questions, bytes, time and memory are bounded. What was not looked at is said, as a finding with a witness. Batches
+   are opened in threads, since the service answers others meanwhile.
 B. Findings that come back are about what the logs hold now. If logs that are equal now were counted differently, that
    is said instead of a place.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import trio
@@ -17,6 +20,8 @@ from pipeline.audit.judgement.sentences import records_text
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Explanation, Finding, OffsetSpan, Status, Witness
 from pipeline.audit.narrowing.access import DifferentRange, FetchedSpan, LogAccess, RangeComparison, TableAccess
 from pipeline.audit.narrowing.records import (
+    MAX_HELD_BYTES,
+    NEVER_HAD,
     Batch,
     Elsewhere,
     PlacedContent,
@@ -25,6 +30,8 @@ from pipeline.audit.narrowing.records import (
     Whereabouts,
     compare_records,
     header_fields_that_differ,
+    held_bytes,
+    iterate_contents,
     join_differences,
     placed_contents,
     placed_elsewhere,
@@ -34,6 +41,7 @@ from pipeline.audit.narrowing.sequences import repeated_batches, sequence_gaps
 from pipeline.audit.narrowing.table_offsets import compare_with_files
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
+from pipeline.records.batch import BatchHeader
 from pipeline.records.tally import HOUR_MS, window_start
 
 MAX_SIBLINGS: Final = 16
@@ -50,18 +58,20 @@ _BRANCHES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NarrowLimits:
-    """Bounds of one narrowing. `max_bytes`: of batches that are fetched from each cluster."""
+    """Bounds of one narrowing. `max_bytes`: of batches that are fetched; `max_held_bytes`: of records in memory."""
 
     timeout_s: float = 30.0
     max_bytes: int = 64 << 20
+    max_held_bytes: int = MAX_HELD_BYTES
 
 
 @dataclass(slots=True)
 class _Budget:
-    """Bytes and time that are left."""
+    """Bytes, memory and time that are left."""
 
     deadline: float
     bytes_left: int
+    held_left: int
 
     @property
     def time_left_s(self) -> float:
@@ -70,6 +80,12 @@ class _Budget:
     @property
     def is_spent(self) -> bool:
         return self.bytes_left <= 0 or self.time_left_s <= 0
+
+    async def open(self, batches: Sequence[Batch], span: OffsetSpan) -> list[PlacedContent]:
+        """Return the records of batches, which are held from now on. Raises PipelineError."""
+        records, size = await trio.to_thread.run_sync(_opened, batches, span, self.held_left)
+        self.held_left -= size
+        return records
 
 
 @dataclass(slots=True)
@@ -106,18 +122,20 @@ class Narrower:
         """
         if finding.offsets is not None and not 0 <= finding.offsets.first <= finding.offsets.last:
             finding = replace(finding, offsets=None)  # events may say anything
-        budget = _Budget(trio.current_time() + self._limits.timeout_s, self._limits.max_bytes)
+        limits = self._limits
+        budget = _Budget(trio.current_time() + limits.timeout_s, limits.max_bytes, limits.max_held_bytes)
         if self._is_of_replica(finding) and finding.replica is not None:
             place = await self._of_replica(finding, budget)
             others = await self._of_siblings(finding, siblings, place, budget)
             place.differences = placed_elsewhere(place.differences, others)
-            return self._findings(finding, place)
-        if finding.after.tier == "produced":
-            return self._findings(finding, await self._of_live(finding, budget))
-        if finding.at.tier in ("loaded", "stored"):
-            return self._findings(finding, await self._of_table(finding, budget))
-        reason = f"no log of {finding.at} can be read: compare what the stage itself knows of these offsets"
-        return [_not_narrowed(finding, finding.offsets, reason)]
+        elif finding.after.tier == "produced":
+            place = await self._of_live(finding, budget)
+        elif finding.at.tier in ("loaded", "stored"):
+            place = await self._of_table(finding, budget)
+        else:
+            reason = f"no log of {finding.at} can be read: compare what the stage itself knows of these offsets"
+            return [_not_narrowed(finding, finding.offsets, reason)]
+        return await trio.to_thread.run_sync(_findings, finding, place)
 
     def _is_of_replica(self, finding: Finding) -> bool:
         return self._hub is not None and finding.at.tier == "replica"
@@ -167,10 +185,12 @@ class Narrower:
                 spans.append(each.offsets)
                 source += both[0]
                 replica += both[1]
-        wanted = unlike_contents(source, replica)
+        wanted = await trio.to_thread.run_sync(unlike_contents, source, replica)
         if wanted:
             elsewhere = await self._elsewhere(finding, comparison, spans, wanted, place, budget)
-            place.differences += compare_records(source, replica, *elsewhere)
+            never = NEVER_HAD if not place.unknown else "the source does not have them where it was searched"
+            compare = partial(compare_records, source, replica, *elsewhere, never_had=never)
+            place.differences += await trio.to_thread.run_sync(compare)
         return place
 
     async def _both(
@@ -189,7 +209,7 @@ class Narrower:
             return None
         left, right = _of_hour(finding.hour_ms, ours.batches, theirs.batches)
         try:
-            source, replica = placed_contents(left, each.offsets), placed_contents(right, each.offsets)
+            source, replica = await budget.open(left, each.offsets), await budget.open(right, each.offsets)
         except PipelineError as error:
             place.unknown.append((each.offsets, f"a batch cannot be opened: {error}"))
             return None
@@ -208,12 +228,21 @@ class Narrower:
     ) -> tuple[Elsewhere, Elsewhere]:
         """Return how often both copies have the wanted contents outside of the ranges that differ.
 
-        Outside of them both copies are equal, so one is read.
+        Outside of them both copies are equal, so one is read: the source, which alone has what the replica lacks for a
+        known reason.
         """
-        found = Elsewhere()
+        ours, theirs = Elsewhere(), Elsewhere()
+        unlike = [each.offsets for each in comparison.different]
         span = comparison.compared
         if span is None:
-            return found, found
+            return ours, theirs
+
+        def note(batches: Sequence[Batch], at: int) -> None:
+            for record in iterate_contents(batches):
+                if record.offset >= at and record.content in wanted and not _is_within(record.offset, spans):
+                    ours.note([record], wanted)
+                    theirs.note([] if _is_within(record.offset, unlike) else [record], wanted)
+
         at = span.first
         while at <= span.last:
             if budget.is_spent:
@@ -224,21 +253,15 @@ class Narrower:
                 finding.cluster, finding.source, OffsetSpan(first=at, last=span.last), budget, _PIECE_BYTES
             )
             try:
-                records = placed_contents(piece.batches)
+                await trio.to_thread.run_sync(note, piece.batches, at)
             except PipelineError as error:
                 place.unknown.append((OffsetSpan(first=at, last=span.last), f"not searched: {error}"))
                 break
-            outside = [
-                record
-                for record in records
-                if record.offset >= at and not any(each.first <= record.offset <= each.last for each in spans)
-            ]
-            found.note(outside, wanted)
             if piece.up_to <= at:
                 place.unknown.append((OffsetSpan(first=at, last=span.last), f"not searched: {piece.reason}"))
                 break
             at = piece.up_to
-        return found, found
+        return ours, theirs
 
     async def _of_live(self, finding: Finding, budget: _Budget) -> _Place:
         """Look for repeated batches, and for gaps in the producers' sequence numbers, in the live cluster's log."""
@@ -250,7 +273,8 @@ class Narrower:
         if fetched.reason is not None:
             place.unknown.append((OffsetSpan(first=fetched.up_to, last=finding.offsets.last), fetched.reason))
         headers = [header for _, header in fetched.batches]
-        for twice in repeated_batches(headers):
+        of_hour, _ = _of_hour(finding.hour_ms, fetched.batches, ())
+        for twice in repeated_batches(header for _, header in of_hour):
             original = Whereabouts("", twice.original.first, twice.original.last)
             detail = f"the batch of {original} is there a second time"
             place.differences.append(
@@ -288,7 +312,7 @@ class Narrower:
             place.unknown.append((OffsetSpan(first=fetched.up_to, last=finding.offsets.last), fetched.reason))
         batches, _ = _of_hour(finding.hour_ms, fetched.batches, ())
         try:
-            records = placed_contents(batches, finding.offsets)
+            records = await budget.open(batches, finding.offsets)
         except PipelineError as error:
             place.unknown.append((finding.offsets, f"a batch cannot be opened: {error}"))
             return place
@@ -306,14 +330,24 @@ class Narrower:
         budget.bytes_left -= sum(header.size_bytes for _, header in fetched.batches)
         return fetched
 
-    def _findings(self, finding: Finding, place: _Place) -> list[Finding]:
-        found = [_finding_of(finding, each) for each in join_differences(place.differences)]
-        found += [_explained(finding, each) for each in place.gaps]
-        found += [_not_narrowed(finding, span, reason) for span, reason in place.unknown]
-        if len(found) > MAX_FINDINGS:
-            reason = f"{len(found) - MAX_FINDINGS} more places are not listed"
-            found = [*found[:MAX_FINDINGS], _not_narrowed(finding, None, reason)]
-        return found or [_nothing_found(finding, place)]
+
+def _opened(batches: Sequence[Batch], span: OffsetSpan, max_bytes: int) -> tuple[list[PlacedContent], int]:
+    records = placed_contents(batches, span, max_bytes=max_bytes)
+    return records, sum(map(held_bytes, records))
+
+
+def _is_within(offset: int, spans: Sequence[OffsetSpan]) -> bool:
+    return any(each.first <= offset <= each.last for each in spans)
+
+
+def _findings(finding: Finding, place: _Place) -> list[Finding]:
+    found = [_finding_of(finding, each) for each in join_differences(place.differences)]
+    found += [_explained(finding, each) for each in place.gaps]
+    found += [_not_narrowed(finding, span, reason) for span, reason in place.unknown]
+    if len(found) > MAX_FINDINGS:
+        reason = f"{len(found) - MAX_FINDINGS} more places are not listed"
+        found = [*found[:MAX_FINDINGS], _not_narrowed(finding, None, reason)]
+    return found or [_nothing_found(finding, place)]
 
 
 def _damage(each: DifferentRange) -> RecordDifference:
@@ -333,13 +367,23 @@ def _of_whole_range(each: DifferentRange) -> RecordDifference:
 
 
 def _of_hour(hour_ms: int, ours: Sequence[Batch], theirs: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
-    """Return the batches of the hour, and those at the same offsets of the other copy: one may have another time."""
+    """Return the batches of the hour, and all that share offsets with them: a copy may have other times and bounds."""
     if hour_ms == OLDER:
         return list(ours), list(theirs)
-    in_hour = {
-        header.base_offset for _, header in (*ours, *theirs) if window_start(header.base_timestamp, HOUR_MS) == hour_ms
-    }
-    left, right = ([batch for batch in batches if batch[1].base_offset in in_hour] for batches in (ours, theirs))
+    runs: list[tuple[int, int, bool]] = []
+    """First and last offset of batches that share offsets, and whether one of them is of the hour."""
+    for header in sorted((header for _, header in (*ours, *theirs)), key=lambda header: header.base_offset):
+        first, last = header.base_offset, header.last_offset
+        is_of_hour = window_start(header.base_timestamp, HOUR_MS) == hour_ms
+        if runs and first <= runs[-1][1]:
+            before = runs.pop()
+            first, last, is_of_hour = before[0], max(before[1], last), before[2] or is_of_hour
+        runs.append((first, last, is_of_hour))
+
+    def is_kept(header: BatchHeader) -> bool:
+        return runs[bisect_right(runs, header.base_offset, key=lambda run: run[0]) - 1][2]
+
+    left, right = ([batch for batch in batches if is_kept(batch[1])] for batches in (ours, theirs))
     return left, right
 
 
@@ -435,17 +479,17 @@ def _not_narrowed(finding: Finding, span: OffsetSpan | None, reason: str) -> Fin
 def _nothing_found(finding: Finding, place: _Place) -> Finding:
     """Say that the logs have no difference now (invariant B)."""
     compared = None if place.comparison is None else place.comparison.compared
+    span = compared or finding.offsets
+    where = "the hour's offsets" if span is None else _offsets(span)
     if compared is not None:
         reason = (
-            f"the logs of both brokers are equal now in {_offsets(compared)}, so the difference is in what is no "
-            "longer there, or in the counts"
+            f"the logs of both brokers are equal now in {where}, so the difference is in what is no longer there, or "
+            "in the counts"
         )
-    elif finding.offsets is not None:
-        reason = (
-            f"nothing was found in {_offsets(finding.offsets)}: no batch is repeated, no producer's numbering has a gap"
-            if finding.after.tier == "produced"
-            else f"the files hold all records that the log has now in {_offsets(finding.offsets)}"
-        )
+    elif place.comparison is not None:
+        reason = f"the logs of both brokers have nothing in common now in {where}"
+    elif finding.after.tier == "produced":
+        reason = f"nothing was found in {where}: no batch is repeated, no producer's numbering has a gap"
     else:
-        reason = "both logs have nothing in common now"
-    return _not_narrowed(finding, compared or finding.offsets, reason)
+        reason = f"the files hold all records that the log has now in {where}"
+    return _not_narrowed(finding, span, reason)

@@ -7,19 +7,26 @@ B. A content that the replica has more often than the source is DOUBLED, one tha
    the source never has is foreign. A missing and a foreign record at one offset are one CHANGED record. A content that
    both have equally often, but at other offsets, is REORDERED.
 C. How often a copy has a content outside of the ranges is told by the caller (`elsewhere`).
+D. Records that are held are bounded in memory, however well their batches were compressed.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, OffsetSpan
+from pipeline.errors import PipelineError
 from pipeline.records.batch import BatchHeader
 from pipeline.records.record import Record, records_of_batch
 
 MAX_OPENED_BYTES = 64 << 20
 """Bound of one batch, uncompressed."""
+MAX_HELD_BYTES = 512 << 20
+"""Bound of the records that are held at a time, each with RECORD_BYTES."""
+RECORD_BYTES = 400
+"""Memory of a record beside its key, value and headers."""
 NEVER_HAD = "the source never had them"
 
 
@@ -75,15 +82,40 @@ Batch = tuple[memoryview, BatchHeader]
 """Bytes of a whole batch, and its header."""
 
 
-def placed_contents(batches: Iterable[Batch], span: OffsetSpan | None = None) -> list[PlacedContent]:
-    """Return the records of batches, only those within `span` if it is given. Raises CorruptBatchError."""
-    return [
-        PlacedContent(offset=record.offset, content=_content(record))
-        for data, header in batches
-        if not header.is_control
-        for record in records_of_batch(data, 0, header, max_bytes=MAX_OPENED_BYTES)
-        if span is None or span.first <= record.offset <= span.last
-    ]
+class TooManyRecordsError(PipelineError):
+    """The records of some batches take more memory than they may."""
+
+
+def placed_contents(
+    batches: Iterable[Batch], span: OffsetSpan | None = None, *, max_bytes: int = MAX_HELD_BYTES
+) -> list[PlacedContent]:
+    """Return the records of batches, only those within `span` if it is given.
+
+    Raises CorruptBatchError, and TooManyRecordsError if they take more than `max_bytes` (invariant D).
+    """
+    found, left = [], max_bytes
+    for record in iterate_contents(batches, span):
+        left -= held_bytes(record)
+        if left < 0:
+            raise TooManyRecordsError("its records take too much memory: narrow a smaller range")
+        found.append(record)
+    return found
+
+
+def iterate_contents(batches: Iterable[Batch], span: OffsetSpan | None = None) -> Iterator[PlacedContent]:
+    """Yield the records of batches, of which one is open at a time. Raises CorruptBatchError."""
+    for data, header in batches:
+        if header.is_control:
+            continue
+        for record in records_of_batch(data, 0, header, max_bytes=MAX_OPENED_BYTES):
+            if span is None or span.first <= record.offset <= span.last:
+                yield PlacedContent(offset=record.offset, content=_content(record))
+
+
+def held_bytes(record: PlacedContent) -> int:
+    """Return about how much memory a record takes."""
+    content = record.content
+    return RECORD_BYTES * (1 + len(content.headers)) + len(content.key or b"") + len(content.value or b"")
 
 
 def _content(record: Record) -> RecordContent:
@@ -120,8 +152,13 @@ def compare_records(
     replica: Sequence[PlacedContent],
     source_elsewhere: Elsewhere | None = None,
     replica_elsewhere: Elsewhere | None = None,
+    *,
+    never_had: str = NEVER_HAD,
 ) -> list[RecordDifference]:
-    """Return the differences, in the order of their offsets (invariants A to C)."""
+    """Return the differences, in the order of their offsets (invariants A to C).
+
+    `never_had` is said of records of which the source has no equal one.
+    """
     source_elsewhere, replica_elsewhere = source_elsewhere or Elsewhere(), replica_elsewhere or Elsewhere()
     ours = {record.offset: record.content for record in source}
     theirs = {record.offset: record.content for record in replica}
@@ -164,7 +201,7 @@ def compare_records(
         else:
             found.append(replace(_one(DiscrepancyKind.MISSING, offset), lost=(content,)))
     found += [
-        replace(_one(DiscrepancyKind.UNEXPLAINED, offset), detail=NEVER_HAD, foreign=(content,))
+        replace(_one(DiscrepancyKind.UNEXPLAINED, offset), detail=never_had, foreign=(content,))
         for offset, content in foreign.items()
     ]
     return sorted(found, key=lambda each: (each.offsets.first, each.kind))
@@ -237,22 +274,26 @@ def _there(partition: str, each: RecordDifference) -> Whereabouts:
 
 def join_differences(found: Sequence[RecordDifference]) -> list[RecordDifference]:
     """Join differences of one kind and detail whose offsets, and places elsewhere, follow each other."""
-    result: list[RecordDifference] = []
+    runs: list[list[RecordDifference]] = []
     for each in sorted(found, key=lambda each: (each.kind, each.offsets.first)):
-        last = result[-1] if result else None
-        if last is not None and _follows(last, each):
-            result[-1] = replace(
-                last,
-                offsets=OffsetSpan(first=last.offsets.first, last=each.offsets.last),
-                records=last.records + each.records,
-                origin=_joined_places(last.origin, each.origin),
-                whereto=_joined_places(last.whereto, each.whereto),
-                lost=last.lost + each.lost,
-                foreign=last.foreign + each.foreign,
-            )
+        if runs and _follows(runs[-1][-1], each):
+            runs[-1].append(each)
         else:
-            result.append(each)
-    return sorted(result, key=lambda each: (each.offsets.first, each.kind))
+            runs.append([each])
+    return sorted(map(_joined, runs), key=lambda each: (each.offsets.first, each.kind))
+
+
+def _joined(run: Sequence[RecordDifference]) -> RecordDifference:
+    first, last = run[0], run[-1]
+    return replace(
+        first,
+        offsets=OffsetSpan(first=first.offsets.first, last=last.offsets.last),
+        records=sum(each.records for each in run),
+        origin=_joined_places(first.origin, last.origin),
+        whereto=_joined_places(first.whereto, last.whereto),
+        lost=tuple(chain.from_iterable(each.lost for each in run)),
+        foreign=tuple(chain.from_iterable(each.foreign for each in run)),
+    )
 
 
 def _follows(last: RecordDifference, each: RecordDifference) -> bool:

@@ -70,7 +70,9 @@ def sequence_gaps(headers: Iterable[BatchHeader]) -> list[SequenceGap]:
         before = last.get(producer)
         if before is not None:
             ahead = (header.base_sequence - before[0]) % _SEQUENCES
-            if 0 < ahead < _SEQUENCES // 2:
+            if ahead >= _SEQUENCES // 2:  # a batch that is there again: what follows goes on from the highest one
+                continue
+            if ahead:
                 found.append(
                     SequenceGap(
                         after=before[1], before=header.base_offset, records=ahead, producer_id=header.producer_id

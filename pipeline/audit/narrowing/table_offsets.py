@@ -33,4 +33,6 @@ def _reason(offset: int, held: LoadedOffsets) -> str:
         return f"the load has come to offset {held.loaded_to}"
     if any(span.first <= offset <= span.last for span in held.skipped):
         return "the load skipped it as lost"
+    if any(span.first <= offset <= span.last for span in held.aborted):
+        return "no file holds it, as it may belong to an aborted transaction"
     return "a file that cannot be read may hold it" if held.damaged else "no file holds it"

@@ -73,7 +73,10 @@ def daily_report(document: Mapping[str, Any], day: str, day_ms: int, made: str, 
         lines=[_line(topic, hours, day_ms, document["watermarks"].get(topic, {})) for topic, hours in hours_of.items()],
         stages=stages,
         findings=sorted(findings, key=lambda each: (-SEVERITY[Status(each[2])], each)),
-        unknown=list(dict.fromkeys(f"{each['name']}: {each['reason']}" for each in [*document["unknown"], *missing])),
+        unknown=[
+            *(f"{topic}: nothing was counted" for topic in document.get("uncounted", ())),
+            *dict.fromkeys(f"{each['name']}: {each['reason']}" for each in [*document["unknown"], *missing]),
+        ],
         left_out=document["hours_left_out"],
         clusters=[
             (name, state["read_to"] or "never", state["error"] or "") for name, state in document["clusters"].items()
@@ -99,6 +102,7 @@ def as_markdown(report: DailyReport) -> str:
     """Return the report as Markdown."""
     text = _markdown_text
     legend = ", ".join(f"`{letter}` {status}" for status, letter in LETTERS.items())
+    nothing = _meaning_of_nothing(report)
     lines = [
         f"# Audit of {report.day}",
         "",
@@ -112,7 +116,7 @@ def as_markdown(report: DailyReport) -> str:
         letters = "".join(letter if letter != NOTHING_COUNTED else "." for letter in line.letters)
         counts = "".join(f" {line.records.get(stage, '')} |" for stage in report.stages)
         lines.append(f"| {text(line.topic)} | `{letters}` | {line.status} | {text(line.complete_to)} |{counts}")
-    lines += ["", f"Letters: {legend}, `.` nothing counted.", ""]
+    lines += ["", f"Letters: {legend}, `.` {nothing}.", ""]
     if report.findings:
         lines += ["## Findings", ""]
         lines += [
@@ -127,7 +131,7 @@ def as_markdown(report: DailyReport) -> str:
     lines += ["", "## Clusters", "", "| cluster | read to | trouble |", "|---|---|---|"]
     lines += [f"| {text(name)} | {text(read_to)} | {text(trouble)} |" for name, read_to, trouble in report.clusters]
     if report.left_out:
-        lines += ["", f"Hours that are left out: {_counts(report.left_out)}."]
+        lines += ["", _left_out(report.left_out)]
     return "\n".join(lines) + "\n"
 
 
@@ -156,7 +160,7 @@ def as_html(report: DailyReport) -> str:
         f"<h1>Audit of {report.day}</h1><p><strong>{report.verdict}</strong>: {VERDICTS[report.verdict]} "
         f"Made at {text(report.made)}.",
         f"<div><table><tr><th scope=col>topic<th scope=col>hours from 00 UTC on<th scope=col>status"
-        f"<th scope=col>complete to{head}{rows}</table></div><p>Letters: {legend}.",
+        f"<th scope=col>complete to{head}{rows}</table></div><p>Letters: {legend}, . {_meaning_of_nothing(report)}.",
     ]
     if findings:
         parts.append(f"<h2>Findings</h2><div><table>{findings}</table></div>{_more_html(report.findings)}")
@@ -168,7 +172,7 @@ def as_html(report: DailyReport) -> str:
         "</table></div>"
     )
     if report.left_out:
-        parts.append(f"<p>Hours that are left out: {_counts(report.left_out)}.")
+        parts.append(f"<p>{_left_out(report.left_out)}")
     return "\n".join(parts) + "</html>\n"
 
 
@@ -190,8 +194,13 @@ def _cells(line: _Line) -> str:
     )
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {status}" for status, count in counts.items())
+def _meaning_of_nothing(report: DailyReport) -> str:
+    return "nothing counted or left out" if report.left_out else "nothing counted"
+
+
+def _left_out(counts: Mapping[str, int]) -> str:
+    named = ", ".join(f"{count} {status}" for status, count in counts.items())
+    return f"Hours that are left out: {named}. The amounts are those of the other hours."
 
 
 def _more(sentences: Sequence[object], prefix: str) -> list[str]:

@@ -21,9 +21,10 @@ MAX_FINDINGS: Final = 1_000
 def hour_name(start_ms: int) -> str:
     """Return ISO 8601, or milliseconds for a year that it cannot express: producers may send any time."""
     try:
-        return datetime.fromtimestamp(start_ms / 1000, UTC).strftime("%Y-%m-%dT%H:00:00Z")
+        time = datetime.fromtimestamp(start_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return f"{start_ms} ms"
+    return f"{time.year:04}-{time:%m-%dT%H}:00:00Z"
 
 
 def sums_document(counts: Counts) -> dict[str, int]:
@@ -144,7 +145,7 @@ def verdict_on(statuses: set[Status], *, is_complete: bool) -> str:
 
 def report_document(selected: SelectedHours, watermarks: Iterable[Watermark], knowledge: Knowledge) -> dict[str, Any]:
     """Return the document of `/v1/report` on the hours that were asked for."""
-    verdict = verdict_on(selected.statuses, is_complete=knowledge.is_complete)
+    verdict = verdict_on(selected.statuses, is_complete=knowledge.is_complete and not selected.uncounted)
     return {
         "judged_ms": knowledge.judged_ms,
         "exact": verdict == "exact",
@@ -152,6 +153,7 @@ def report_document(selected: SelectedHours, watermarks: Iterable[Watermark], kn
         "verdict": verdict,
         "hours": [hour_document(hour) for hour in selected.hours],
         "hours_left_out": dict(selected.left_out),
+        "uncounted": list(selected.uncounted),
         "watermarks": {mark.topic: watermark_document(mark) for mark in watermarks},
         "unknown": witness_documents(knowledge.unknown),
         "routes_error": "; ".join(map(str, dict.fromkeys(knowledge.unknown))) or None,

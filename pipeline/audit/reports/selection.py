@@ -5,7 +5,7 @@ Verdicts are made for the chosen hours alone: a month of a thousand topics has m
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import nlargest
 
 from pipeline.audit.judgement.judge import Judgement
@@ -20,6 +20,8 @@ class SelectedHours:
 
     hours: Sequence[AuditedHour]
     left_out: Mapping[str, int] = field(default_factory=dict)
+    uncounted: Sequence[str] = ()
+    """Topics that were named, and have no hours in the range: nobody knows whether they are complete."""
 
     @property
     def statuses(self) -> set[Status]:
@@ -30,13 +32,13 @@ class SelectedHours:
 def select_hours(judgement: Judgement, question: HoursQuestion) -> SelectedHours:
     """Return the hours that a question is about."""
     if question.topics:
-        found = [
-            hour
-            for topic in sorted(question.topics)
-            for hour in judgement.hours(topic, question.from_ms, question.to_ms)
-        ]
+        by_topic = {
+            topic: judgement.hours(topic, question.from_ms, question.to_ms) for topic in sorted(question.topics)
+        }
+        found = [hour for hours in by_topic.values() for hour in hours]
         asked = [hour for hour in found if not question.statuses or hour.status in question.statuses]
-        return worst_hours(asked, question.limit)
+        uncounted = [topic for topic, hours in by_topic.items() if not hours]
+        return replace(worst_hours(asked, question.limit), uncounted=uncounted)
     by_hour = judgement.topics_by_status(question.from_ms, question.to_ms)
     return _worst_of(judgement, by_hour, question.statuses or frozenset(Status), question.limit)
 

@@ -35,7 +35,9 @@ class GridQuestion:
         from_ms, to_ms = read_instant(values, "from"), read_instant(values, "to")
         if to_ms is None:
             to_ms = window_start(now_ms, HOUR_MS) + HOUR_MS
-            to_ms = to_ms if from_ms is None else max(from_ms + HOUR_MS, min(to_ms, from_ms + MAX_HOURS * HOUR_MS))
+            if from_ms is not None:
+                first_ms = window_start(from_ms, HOUR_MS)
+                to_ms = max(first_ms + HOUR_MS, min(to_ms, first_ms + MAX_HOURS * HOUR_MS))
         end_ms = -window_start(-to_ms, HOUR_MS)
         begin_ms = end_ms - DEFAULT_HOURS * HOUR_MS if from_ms is None else window_start(from_ms, HOUR_MS)
         hours = (end_ms - begin_ms) // HOUR_MS

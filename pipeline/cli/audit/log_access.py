@@ -135,12 +135,12 @@ class BrokerLogs:
                 return max((await bounds_of(live, source))[0], (await bounds_of(hub, replica))[0])
 
             await comparer.compare(start, end, start_now)
-        if replica_end < min(last + 1, source_end):
-            behind = OffsetSpan(first=max(replica_end, first), last=min(last, source_end - 1))
+        if max(replica_end, first, source_start) < min(last + 1, source_end):
+            behind = OffsetSpan(first=max(replica_end, first, source_start), last=min(last, source_end - 1))
             sums = await self._sums(live, source, cluster, behind)
             found.different.append(DifferentRange(offsets=behind, source_records=sums, replica_records=0))
-        elif source_end < min(last + 1, replica_end):
-            beyond = OffsetSpan(first=max(source_end, first), last=min(last, replica_end - 1))
+        elif max(source_end, first, replica_start) < min(last + 1, replica_end):
+            beyond = OffsetSpan(first=max(source_end, first, replica_start), last=min(last, replica_end - 1))
             sums = await self._sums(hub, replica, self._hub, beyond)
             found.different.append(DifferentRange(offsets=beyond, source_records=0, replica_records=sums))
 

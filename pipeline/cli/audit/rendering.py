@@ -46,7 +46,7 @@ def render(document: Mapping[str, Any], topics: Sequence[str] = (), *, show_all:
     lines += _some(_witnesses(document), "missing witnesses", show_all=show_all)
     lines += _clusters(document["clusters"])
     lines += _some(_watermarks(document), "topics", show_all=show_all)
-    return "\n".join([*lines, *_summary(document, topics)])
+    return "\n".join([*lines, *_summary(document, topics, show_all=show_all)])
 
 
 def shown_stages(hours: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -72,7 +72,9 @@ def csv_text(document: Mapping[str, Any]) -> str:
     stages = shown_stages(hours)
     lines = _Lines()
     writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(["topic", "hour", "status", "kind", *stages, "missing_witnesses", "findings"])
+    writer.writerow(
+        ["topic", "hour", "status", "kind", *map(output.printable, stages), "missing_witnesses", "findings"]
+    )
     for hour in hours:
         writer.writerow(
             [
@@ -132,9 +134,24 @@ def _watermarks(document: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _summary(document: Mapping[str, Any], topics: Sequence[str]) -> list[str]:
+def hours_not_shown(document: Mapping[str, Any], *, show_all: bool) -> list[str]:
+    """Return a sentence about the hours that a document leaves out; none if it has all."""
     left_out: Mapping[str, int] = document["hours_left_out"]
-    counts = dict(left_out)
+    if not left_out:
+        return []
+    named = ", ".join(f"{count} {status}" for status, count in left_out.items())
+    more = "" if show_all else "--all shows more; "
+    return [f"Hours that are not shown: {named}. {more}--topic, --from and --to choose."]
+
+
+def topics_not_counted(document: Mapping[str, Any]) -> list[str]:
+    """Return a sentence about the topics that were named, and of which nothing was counted; none if there are none."""
+    topics = document.get("uncounted", ())  # services of before 0.1.0 do not say
+    return [output.printable(f"No counts yet for topic {output.enumeration(topics, 5)}.")] if topics else []
+
+
+def _summary(document: Mapping[str, Any], topics: Sequence[str], *, show_all: bool) -> list[str]:
+    counts = dict(document["hours_left_out"])
     for hour in document["hours"]:
         counts[hour["status"]] = counts.get(hour["status"], 0) + 1
     total = sum(counts.values())
@@ -142,10 +159,8 @@ def _summary(document: Mapping[str, Any], topics: Sequence[str]) -> list[str]:
         of_topics = f" for topic {output.enumeration(topics, 5)}" if topics else ""
         lines = [output.printable(f"No counts yet{of_topics}.")]
     else:
-        lines = [f"{counts.get('exact', 0)} of {output.counted(total, 'hour')} exact."]
-    if left_out:
-        named = ", ".join(f"{count} {status}" for status, count in left_out.items())
-        lines.append(f"Hours that are not shown: {named}. --all shows more; --topic, --from and --to choose.")
+        lines = [f"{counts.get('exact', 0)} of {output.counted(total, 'hour')} exact.", *topics_not_counted(document)]
+    lines += hours_not_shown(document, show_all=show_all)
     if counts.get("recompressed"):
         lines.append(
             f"{_hours(counts['recompressed'])} recompressed: records, batches and headers are equal. "

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pipeline.cli.audit.documents import REPORT_PARTS, checked_topic, finite_seconds, read_audit_document
-from pipeline.cli.audit.rendering import MAX_HOURS, csv_text, exit_code, render
+from pipeline.cli.audit.rendering import MAX_HOURS, csv_text, exit_code, hours_not_shown, render, topics_not_counted
 from pipeline.cli.foreground import http_url
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Json, wall_clock
@@ -73,6 +73,8 @@ def report(
         output.print_json(document)
     elif csv:
         output.say(csv_text(document).rstrip("\n"))
+        for sentence in [*topics_not_counted(document), *hours_not_shown(document, show_all=True)]:
+            output.note(sentence)
     else:
         output.say(render(document, topic or (), show_all=show_all))
     if code := exit_code(document):

@@ -69,12 +69,21 @@ def _read_offsets(root: str, topic: str, partition: int, span: OffsetSpan) -> Lo
                 offsets += found[(found >= span.first) & (found <= span.last)].tolist()
         except DamagedFileError as error:
             damaged.append(str(error))
-    skipped = [
-        OffsetSpan(first=gap.start, last=gap.end - 1)
-        for manifest in read_last_manifests(root, topic, state, MAX_FILES)
-        for gap in manifest.skipped
-        if gap.partition == partition
-    ]
+    manifests = read_last_manifests(root, topic, state, MAX_FILES)
     return LoadedOffsets(
-        offsets=sorted(offsets), loaded_to=state.offsets.get(partition, 0), skipped=skipped, damaged=damaged
+        offsets=sorted(offsets),
+        loaded_to=state.offsets.get(partition, 0),
+        skipped=[
+            OffsetSpan(first=gap.start, last=gap.end - 1)
+            for manifest in manifests
+            for gap in manifest.skipped
+            if gap.partition == partition
+        ],
+        aborted=[
+            OffsetSpan(first=each.first_offset, last=each.last_offset)
+            for manifest in manifests
+            for each in manifest.aborted
+            if each.partition == partition
+        ],
+        damaged=damaged,
     )

@@ -101,6 +101,7 @@ def status_table(document: Mapping[str, Any], now_ms: int) -> str:
 def _print_changes(url: str, question: str, interval_s: float, *, json: bool) -> None:
     before: dict[_Hour, str] = {}
     trouble = ""
+    hidden = 0
     while True:
         try:
             document = fetch_audit_document(question, STATUS_PARTS)
@@ -110,6 +111,9 @@ def _print_changes(url: str, question: str, interval_s: float, *, json: bool) ->
                     _print_change(url, hour, before.get(hour), letter, json=json)
                 before[hour] = letter
             before, trouble = now, ""
+            if document["topics_left_out"] != hidden:
+                hidden = document["topics_left_out"]
+                output.note(f"changes of {output.counted(hidden, 'more topic')} are not shown: --topic chooses")
         except ServiceError as error:
             if str(error) != trouble:
                 trouble = str(error)

@@ -124,6 +124,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     None is shown as `-`. Control characters are escaped, since clients choose names freely.
     """
     cells = [[NO_VALUE if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    headings = [printable(heading) for heading in headings]
     widths = [max(len(heading), *(len(row[i]) for row in cells), 0) for i, heading in enumerate(headings)]
     numeric = [bool(rows) and all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(headings))]
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 import trio
 import trio.testing
+from prometheus_client import generate_latest
 
 from pipeline.audit.api import DAY_MS
 from pipeline.audit.collecting.judging import FIRST_READING_S, GREATEST_AGE_S, MAX_AGE_S, STALE_S
@@ -452,6 +453,21 @@ async def test_a_clock_of_the_audit_that_is_wrong_by_a_day_makes_no_hour_exact_t
     assert found["hours"][0]["status"] in ("pending", "unknown")
     assert found["hours"][0]["missing_witnesses"]
     assert details["partitions"][0]["status"] in ("pending", "unknown")
+
+
+async def test_names_that_are_no_unicode_stop_neither_stories_nor_metrics(site: AuditSite) -> None:
+    """JSON may have any code units, and a host or root any bytes."""
+    killed = report(Tier.PRODUCER, "east", EAST, {}, instance="p2", revision=1, created_ms=HOUR, closed_ms=HOUR)
+    assert killed.life is not None
+    site.apply([replace(killed, life=replace(killed.life, host="web\udcff"))])
+    site.apply([report(Tier.BROKER, "east", TopicPartition("t\ud800", 0), {HOUR: FULL})])
+    async with site.asked() as client, trio.open_nursery() as nursery:
+        found = await document(client, f"/v1/explain/clicks/{HOUR}")
+        assert any("web\udcff" in sentence for sentence in found["sentences"])
+        nursery.start_soon(site.metrics.run)
+        await figures(site)
+        nursery.cancel_scope.cancel()
+    assert b'topic="t\\\\ud800"' in generate_latest(site.registry)
 
 
 async def test_names_from_outside_are_text_in_every_document() -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,24 @@ def test_a_record_that_is_no_event_is_counted_and_the_first_reason_kept() -> Non
     assert (len(decoded.events), decoded.unreadable) == (1, 3)
     assert decoded.error is not None
     assert "not a monitoring event" in decoded.error
+
+
+def test_events_of_few_bytes_do_not_claim_much_memory() -> None:
+    rows = {"topics": [["clicks", ""]], "rows": {"size": 100_000}}
+    hollow = json.dumps({**json.loads(WELL), **rows}).encode()
+    decoded = decode_portion([opened(hollow, WELL)], 0)
+    assert (len(decoded.events), decoded.unreadable) == (1, 1)
+    assert "100000 rows" in str(decoded.error)
+
+
+def test_a_portion_has_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that was compressed may have more rows than the memory can hold, in few bytes."""
+    monkeypatch.setattr("pipeline.audit.collecting.decoding.MAX_ROWS", 25)
+    rows = {"topics": [["clicks", ""]], "rows": {"size": 10, "span_ms": [3_600_000] * 10}}
+    event = json.dumps({**json.loads(WELL), **rows}).encode()
+    decoded = decode_portion([opened(event, event, event), opened(event, WELL, base_offset=3)], 0)
+    assert (len(decoded.events), decoded.unreadable) == (3, 2)
+    assert "more than 25 rows" in str(decoded.error)
 
 
 def test_a_batch_whose_records_cannot_be_read_is_named_and_the_next_one_read() -> None:

@@ -1,5 +1,6 @@
 """Records of two copies: each difference is found at its offset, and has its name."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from pipeline.audit.narrowing.records import (
     PlacedContent,
     RecordContent,
     RecordDifference,
+    TooManyRecordsError,
     compare_records,
     header_fields_that_differ,
     join_differences,
@@ -21,6 +23,8 @@ from pipeline.audit.narrowing.records import (
 )
 from pipeline.audit.narrowing.sequences import repeated_batches, sequence_gaps
 from pipeline.records.batch import BatchHeader, iterate_headers, read_header
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
 from tests.support.mirrors import batch_at
 
 
@@ -122,6 +126,29 @@ def test_neighbours_of_one_kind_are_joined() -> None:
     assert isinstance(differences[0], RecordDifference) and len(differences[0].lost) == 2
 
 
+def test_many_neighbours_are_joined_in_a_moment() -> None:
+    """An hour that a replica lacks may have a million records."""
+    many = [PlacedContent(offset=offset, content=content("x", offset)) for offset in range(30_000)]
+    began_s = time.thread_time()
+    (lost,) = join_differences(compare_records(many, []))
+    assert lost.records == len(lost.lost) == 30_000
+    assert time.thread_time() - began_s < 5
+
+
+def test_records_that_would_take_too_much_memory_are_refused() -> None:
+    """Batches are compressed: a few of them may have more records than the memory can hold."""
+    builder = BatchBuilder(Codec.ZSTD, 1 << 20)
+    while builder.append(None, bytes(1_000), (), 1):
+        pass
+    data = memoryview(builder.build())
+    header = read_header(data)
+    assert header.size_bytes < 10_000
+    batches = [(data, header)] * 50
+    assert len(placed_contents(batches[:1])) == header.record_count
+    with pytest.raises(TooManyRecordsError, match="narrow a smaller range"):
+        placed_contents(batches, max_bytes=10 << 20)
+
+
 def test_batches_are_opened_within_a_span() -> None:
     data = memoryview(batch_at(10, b"a", b"b", b"c"))
     batches = [(data, read_header(data))]
@@ -150,6 +177,11 @@ def test_gaps_of_sequence_numbers_are_lost_records() -> None:
     assert [(gap.after, gap.before, gap.records, gap.producer_id) for gap in sequence_gaps(headers)] == [(1, 3, 2, 1)]
     wrapped = headers_at((0, 1, 2**31 - 1), (1, 1, 0), (2, 1, 2))
     assert [gap.records for gap in sequence_gaps(wrapped)] == [1]
+
+
+def test_a_batch_that_was_sent_again_makes_no_gap() -> None:
+    headers = headers_at((0, 1, 0), (1, 1, 1), (2, 1, 2), (3, 1, 0), (4, 1, 3), (5, 1, 5))
+    assert [(gap.after, gap.before, gap.records) for gap in sequence_gaps(headers)] == [(4, 5, 1)]
 
 
 def test_a_batch_that_was_sent_again_is_found() -> None:

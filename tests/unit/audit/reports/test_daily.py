@@ -1,6 +1,7 @@
 """Daily reports: complete, self-contained, and safe whatever names hold."""
 
 import re
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from typing import Any
 
@@ -34,13 +35,13 @@ class Outline(HTMLParser):
         self.text += data
 
 
-def report(*hours: AuditedHour) -> DailyReport:
+def report(*hours: AuditedHour, left_out: Mapping[str, int] | None = None) -> DailyReport:
     document: dict[str, Any] = {
         "verdict": common_verdict({hour.status for hour in hours}),
         "hours": [hour_document(hour) for hour in hours],
         "watermarks": {"clicks": {"complete_to": "2026-11-01T11:50:00Z", "waits_for": "x"}},
         "unknown": [],
-        "hours_left_out": {},
+        "hours_left_out": left_out or {},
         "clusters": {
             "east": {"read_to": "2026-11-01T12:00:00Z", "error": None},
             "hub": {"read_to": None, "error": "no"},
@@ -77,6 +78,14 @@ def test_the_worst_findings_come_first_and_those_left_out_are_counted() -> None:
     for text in (as_markdown(report(first, second)), as_html(report(first, second))):
         assert text.index("lost") < text.index("pending", text.index("Findings"))
         assert "and 801 more" in text
+
+
+@pytest.mark.parametrize("form", [as_html, as_markdown])
+def test_hours_that_are_left_out_are_not_called_uncounted(form: Any) -> None:
+    assert "nothing counted or left out" not in form(report(*hours_back(3)))
+    text = form(report(*hours_back(3), left_out={"exact": 5}))
+    assert "nothing counted or left out" in text
+    assert "Hours that are left out: 5 exact. The amounts are those of the other hours." in text
 
 
 def test_witnesses_are_named_once() -> None:

@@ -1,9 +1,11 @@
 """Verdicts as documents: nothing is left out silently, and never the worst."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
+from pipeline.audit.collecting.reading import instant
 from pipeline.audit.judgement.verdicts import Status, Watermark
 from pipeline.audit.reports.documents import (
     MAX_FINDINGS,
@@ -13,6 +15,7 @@ from pipeline.audit.reports.documents import (
     witness_documents,
 )
 from pipeline.audit.reports.letters import LETTERS, common_verdict
+from pipeline.audit.reports.parameters import instant_ms
 from pipeline.audit.reports.selection import SelectedHours, worst_hours
 from tests.support.audited_hours import NOON_MS, SILENT, audited_hour, finding, hours_back
 
@@ -73,6 +76,13 @@ def test_a_difference_wins_over_what_is_unknown(statuses: set[Status], verdict: 
 
 def test_each_status_has_a_letter_of_its_own() -> None:
     assert len(set(LETTERS.values())) == len(Status)
+
+
+@pytest.mark.parametrize("year", [1, 999, 1969, 9999])
+def test_the_name_of_an_hour_of_any_year_is_a_time_that_can_be_asked_for(year: int) -> None:
+    hour_ms = int(datetime(year, 12, 31, 23, tzinfo=UTC).timestamp()) * 1000
+    assert instant_ms(hour_name(hour_ms), "hour") == hour_ms
+    assert instant_ms(instant(hour_ms + 59_000), "hour") == hour_ms + 59_000
 
 
 def test_times_beyond_all_years_have_names() -> None:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from pipeline.audit.judgement.verdicts import Status
 from pipeline.audit.reports.parameters import MAX_NAMES, HoursQuestion, QuestionError, instant_ms, read_flag
+from pipeline.audit.reports.status import MAX_HOURS, GridQuestion
+from pipeline.records.tally import HOUR_MS
 
 
 def test_a_question_without_parameters_asks_for_all() -> None:
@@ -57,6 +59,12 @@ def test_no_text_raises_anything_else(values: dict[str, list[str]]) -> None:
         assert len(str(error)) < 300
     else:
         assert asked.topics == frozenset(values.get("topic", ()))
+
+
+@pytest.mark.parametrize("from_ms", [0, 1, HOUR_MS // 2, HOUR_MS - 1])
+def test_a_grid_that_has_a_beginning_alone_is_as_long_as_it_may_be(from_ms: int) -> None:
+    asked = GridQuestion.read({"from": [str(from_ms)]}, 10**12)
+    assert (asked.from_ms, asked.hours) == (0, MAX_HOURS)
 
 
 def test_a_flag_is_true_or_false() -> None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from pipeline.audit.api import API_ROLES
 from pipeline.audit.reports.parameters import MAX_NAMES
 from pipeline.cli.audit.report import MOST_TOPICS
-from pipeline.cli.audit.watch import letters_of, status_table
+from pipeline.cli.audit.watch import _print_changes, letters_of, status_table
 from pipeline.cli.main import app
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
@@ -128,6 +128,30 @@ async def test_a_report_as_csv_and_as_json(site: AuditSite) -> None:
         assert (await call("report", "--audit", url, "--from", "yesterday")).exit_code == 2
 
 
+async def test_a_topic_that_nobody_counted_is_told_beside_those_that_are_exact(site: AuditSite) -> None:
+    async with serving(site) as url:
+        both = ("--audit", url, "--topic", "clicks", "--topic", "typo")
+        done = await call("report", *both)
+        assert (done.exit_code, "No counts yet for topic typo." in done.output) == (5, True), done.output
+        done = await call("report", *both, "--csv")
+        assert (done.exit_code, "No counts yet for topic typo." in done.stderr) == (5, True)
+        done = await call("daily", *both, "--day", "1970-02-11", "--format", "markdown")
+        assert (done.exit_code, "typo: nothing was counted" in done.output) == (5, True), done.output
+        lose(site)
+        with trio.fail_after(DEADLINE_S):
+            while (await call("report", *both)).exit_code != 4:
+                await trio.sleep(0.05)  # a judgement may be a second old
+
+
+async def test_hours_that_csv_leaves_out_are_told_beside_it(site: AuditSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.cli.audit.report.MOST_HOURS", 1)
+    lose(site)
+    async with serving(site) as url:
+        done = await call("report", "--audit", url, "--csv")
+    assert [line.split(",")[2] for line in done.stdout.splitlines()] == ["status", "missing"]
+    assert "Hours that are not shown: 1 exact." in done.stderr
+
+
 async def test_a_service_that_is_not_there_is_exit_code_1() -> None:
     for arguments in (["report"], ["explain", "clicks", NAME], ["daily"]):
         done = await call(*arguments, "--audit", "http://127.0.0.1:1")
@@ -179,6 +203,18 @@ async def test_changes_are_lines_in_a_pipe_and_an_absent_service_is_told(site: A
     assert f" clicks {LOST} missing\n" in lines
     assert NAME not in lines  # it is exact
     assert code in (130, -signal.SIGINT)
+
+
+def test_topics_that_a_status_leaves_out_are_told_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = {"topics": [], "from_ms": 0, "hour_ms": HOUR_MS, "topics_left_out": 3}
+    answers = iter([document, document])
+    monkeypatch.setattr("pipeline.cli.audit.watch.fetch_audit_document", lambda *_: next(answers))
+    monkeypatch.setattr("pipeline.cli.audit.watch.time.sleep", lambda _: None)
+    with pytest.raises(StopIteration):
+        _print_changes("http://audit", "http://audit/v1/status", 1, json=False)
+    assert capsys.readouterr().err == "changes of 3 more topics are not shown: --topic chooses\n"
 
 
 def names_in(folder: Path) -> list[str]:

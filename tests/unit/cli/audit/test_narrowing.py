@@ -235,15 +235,40 @@ async def test_differences_of_another_hour_are_not_told(site: Site) -> None:
     assert found.status is Status.UNKNOWN and found.witness is not None
 
 
-async def test_recorded_gaps_are_explained(site: Site) -> None:
-    await lay(site, batches(), edited(drop_a_batch))
+async def test_batches_of_two_hours_in_one_batch_of_the_replica_lack_nothing(site: Site) -> None:
+    this = [(b"k", b"v%d" % each, each) for each in range(5)]
+    following = [(b"k", b"w%d" % each, HOUR_MS + each) for each in range(5)]
+    await lay(site, [batch(0, *this), batch(5, *following)], [batch(0, *this, *following)])
+    for hour_ms in (HOUR, HOUR + HOUR_MS):
+        found = await narrower(site).narrow(replace(finding(offsets=(0, 9)), hour_ms=hour_ms))
+        assert {each.kind for each in found} == {DiscrepancyKind.CHANGED}
+        assert all("the records are equal" in each.text for each in found)
+
+
+def recorded_gap(first: int, last: int) -> GapLedger:
     table = PartitionTable()
     source = SourcePartition(cluster="east", partition=CLICKS, topic_id=ZERO_UUID)
     table.apply(Proposal(source=source, replica_topic="clicks"))
     gaps = GapLedger()
-    gaps.apply(gap_of(table.assignments()[0], 35, 39, GapReason.RETENTION, now_ms=1))
-    (found,) = await narrower(site, gaps).narrow(finding())
+    gaps.apply(gap_of(table.assignments()[0], first, last, GapReason.RETENTION, now_ms=1))
+    return gaps
+
+
+async def test_recorded_gaps_are_explained(site: Site) -> None:
+    await lay(site, batches(), edited(drop_a_batch))
+    (found,) = await narrower(site, recorded_gap(35, 39)).narrow(finding())
     assert found.status is Status.EXPLAINED and found.offsets == OffsetSpan(first=35, last=39)
+
+
+async def test_records_of_a_recorded_gap_that_are_elsewhere_are_not_doubled(site: Site, way: str) -> None:
+    def move_into_another_batch(copies: list[bytes]) -> None:
+        copies[9] = batch(45, *rows(7))
+        drop_a_batch(copies)
+
+    await lay(site, batches(), edited(move_into_another_batch))
+    found = await narrower(site, recorded_gap(35, 39)).narrow(finding())
+    kinds = {(str(each.kind), str(each.status)) for each in found}
+    assert kinds == {("missing", "missing"), ("reordered", "changed"), ("missing", "explained")}
 
 
 async def test_logs_that_are_equal_now_are_said_to_be(site: Site) -> None:
@@ -258,6 +283,42 @@ async def test_what_retention_has_deleted_is_said(site: Site) -> None:
     found = await narrower(site).narrow(finding())
     assert [(each.status, each.offsets) for each in found] == [(Status.UNKNOWN, OffsetSpan(first=0, last=59))]
     assert "deleted from a log" in found[0].text
+
+
+async def test_a_replica_that_ends_before_its_source_begins_lacks_what_the_source_still_has(
+    site: Site, way: str
+) -> None:
+    await lay(site, batches(), batches()[:10])
+    await delete_records(site.east, {CLICKS: 60}, timeout_s=5)
+    missing, gone = await narrower(site).narrow(finding())
+    assert told([missing]) == [("missing", 60, 99, 40)]
+    assert (gone.status, gone.offsets) == (Status.UNKNOWN, OffsetSpan(first=0, last=59))
+
+
+async def test_of_records_that_may_have_been_deleted_nobody_says_that_they_never_were(site: Site) -> None:
+    source, replica = batches(), batches()
+    replica[18] = batch(90, *rows(2))
+    del source[18]
+    await lay(site, source, replica)
+    (doubled,) = await narrower(site).narrow(finding())
+    assert (doubled.kind, doubled.offsets) == (DiscrepancyKind.DOUBLED, OffsetSpan(first=90, last=94))
+    await delete_records(site.east, {CLICKS: 60}, timeout_s=5)
+    more, gone = await narrower(site).narrow(finding())
+    assert (more.kind, more.offsets) == (DiscrepancyKind.UNEXPLAINED, OffsetSpan(first=90, last=94))
+    assert "where it was searched" in more.text
+    assert gone.witness is not None
+
+
+async def test_offsets_that_neither_log_has_are_not_taken_for_those_of_files(site: Site) -> None:
+    await lay(site, batches(), batches())
+    (found,) = await narrower(site).narrow(finding(offsets=(200, 300)))
+    assert "nothing in common" in found.text and found.status is Status.UNKNOWN
+
+
+async def test_memory_is_bounded_and_what_was_left_out_is_said(site: Site) -> None:
+    await lay(site, batches(), edited(change_a_value))
+    (found,) = await narrower(site, limits=NarrowLimits(max_held_bytes=1_000)).narrow(finding())
+    assert found.witness is not None and "too much memory" in found.witness.reason
 
 
 async def test_bounds_are_kept_and_what_was_left_out_is_said(site: Site) -> None:
@@ -335,6 +396,8 @@ async def test_a_batch_that_was_sent_again_is_named_at_the_live_broker(site: Sit
     (found,) = await narrower(site).narrow(produced(OffsetSpan(first=0, last=29)))
     assert (found.kind, found.offsets) == (DiscrepancyKind.DOUBLED, OffsetSpan(first=25, last=29))
     assert "offsets 10 to 14 is there a second time" in found.text
+    (other,) = await narrower(site).narrow(replace(produced(OffsetSpan(first=0, last=29)), hour_ms=HOUR - HOUR_MS))
+    assert other.status is Status.UNKNOWN and "no batch is repeated" in other.text
     (unknown,) = await narrower(site).narrow(produced(None))
     assert unknown.status is Status.UNKNOWN and "not known" in unknown.text
 

@@ -82,8 +82,9 @@ def test_a_table_has_the_stages_in_the_order_of_the_way() -> None:
 def test_hours_that_are_not_shown_count_in_the_sum() -> None:
     shown = render(document(*hours_back(9), audited_hour(Status.MISSING), limit=2))
     assert "9 of 10 hours exact." in shown
-    assert "Hours that are not shown: 8 exact." in shown
-    assert "--all" in shown
+    assert "Hours that are not shown: 8 exact. --all shows more" in shown
+    shown = render(document(*hours_back(9), audited_hour(Status.MISSING), limit=2), show_all=True)
+    assert "Hours that are not shown: 8 exact. --topic, --from and --to choose." in shown
 
 
 def test_findings_are_bounded_without_all() -> None:
@@ -99,6 +100,14 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     )
     assert "\x1b" not in render(found)
     assert "\x1b" not in csv_text(found)
+
+
+def test_names_of_groups_and_roots_do_not_control_the_terminal() -> None:
+    hostile = Stage(tier="consumed", name="a\x1b[2J\n\ud800b")
+    found = document(audited_hour(stages={LIVE: FULL, hostile: FULL}))
+    for text in (render(found), csv_text(found)):
+        assert all(line.isprintable() for line in text.splitlines())
+        assert "\\ud800" in text.splitlines()[0].lower()
 
 
 def test_csv_has_a_line_for_each_hour() -> None:

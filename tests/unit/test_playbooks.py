@@ -59,3 +59,12 @@ def test_what_protects_services_is_removed_only_where_its_successor_was_just_cop
     ((_, place),) = removing
     copied = [each.get("ansible.builtin.copy", {}).get("dest") for each in tasks["wheel.yml"][:place]]
     assert "/usr/local/lib/systemd/system/" in copied
+
+
+def test_starts_of_every_kind_of_service_are_noted() -> None:
+    defaults = yaml.safe_load((ROLE / "defaults" / "main.yml").read_text())
+    units = sorted(path.name for path in (ANSIBLE.parent / "systemd").glob("*@.service"))
+    assert defaults["pipeline_drop_ins"] == [f"/etc/systemd/system/{unit}.d" for unit in units]
+    assert {path.parent.name for path in (ANSIBLE.parent / "systemd").glob("*.d/10-protection.conf")} == {
+        f"{unit}.d" for unit in units
+    }

@@ -146,7 +146,7 @@ def hours_not_shown(document: Mapping[str, Any], *, show_all: bool) -> list[str]
 
 def topics_not_counted(document: Mapping[str, Any]) -> list[str]:
     """Return a sentence about the topics that were named, and of which nothing was counted; none if there are none."""
-    topics = document.get("uncounted", ())  # services of before 0.1.0 do not say
+    topics = document.get("uncounted", ())  # services of 0.1.0 do not say
     return [output.printable(f"No counts yet for topic {output.enumeration(topics, 5)}.")] if topics else []
 
 

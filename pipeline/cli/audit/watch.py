@@ -45,8 +45,7 @@ def watch(
     """Show the verdicts of the newest hours, and each change, until Ctrl-C.
 
     On a terminal a table is redrawn. In a pipe, or with --json, each change of a verdict is a line; at first
-    each hour that is not exact is one. If the audit does not answer, the
-    command says so, and asks again.
+    each hour that is not exact is one. If the audit does not answer, the command says so, and asks again.
     """
     interval = finite_seconds("--interval", interval)
     asked = f"?{urllib.parse.urlencode({'topic': checked_topic('--topic', topic)})}" if topic else ""

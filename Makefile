@@ -24,7 +24,7 @@ figure3: install install-test
 test: install install-test
 	@$(if $(TESTS),.venv/bin/python -m pytest $(TESTS),.venv/bin/python -m tests.support.suite)
 
-# What takes too long for each change: the tests marked `long`. TESTS names some of them, JOBS and RESUME: docs/testing.md.
+# What takes too long for each change: the tests marked `long`. TESTS names some; JOBS, RESUME and SIZE: docs/testing.md.
 test-long: install install-test
 	@$(if $(TESTS),.venv/bin/python -m pytest -m long $(TESTS),.venv/bin/python -m tests.support.long_suite \
 	  $(if $(JOBS),--jobs $(JOBS)) $(if $(RESUME),--resume $(RESUME)))

@@ -26,9 +26,10 @@ from tests.support.avro_oracle import (
     running_avro_oracle,
 )
 from tests.support.avro_pairs import Pair, annotated, pair_of, respelled, short, text_of, with_references
+from tests.support.sizes import size
 
 PAIRS = 300
-MANY_PAIRS = 40_000
+MANY_PAIRS = size(10_000, 40_000)
 FAULTS_OF_JAVA = ("Invalid default for field", "Not an array: [")
 """Of defaults in Avro 1.12: a writer's that holds fields which the reader renames; of a union of an array, if empty."""
 OTHERWISE_DECIDED = {Mismatch.AMBIGUOUS_ALIAS, Mismatch.LOGICAL_TYPE_MISMATCH}

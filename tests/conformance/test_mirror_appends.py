@@ -30,6 +30,7 @@ from pipeline.settings import parse_addresses
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.kafka import running_kafka
 from tests.support.mirrors import mirroring_of
+from tests.support.sizes import size
 
 DEADLINE_S = 120
 QUIET = {"log_level": 0}
@@ -348,7 +349,7 @@ async def test_a_mirror_that_is_killed_loses_and_doubles_nothing(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(size(2, 4)))
 async def test_mirrors_that_are_killed_often_lose_and_double_nothing(
     source: str, destination: str, tmp_path: Path, seed: int
 ) -> None:

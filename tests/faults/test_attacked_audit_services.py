@@ -32,6 +32,7 @@ from pipeline.records.compression import Codec
 from pipeline.records.tally import HOUR_MS
 from tests.support.bombs import bomb
 from tests.support.brokers import clock, serving_cluster
+from tests.support.sizes import size
 
 FIRST_HOUR_MS = 1_700_002_800_000
 HOURS = 3
@@ -183,7 +184,7 @@ def resident_bytes(pid: int) -> int:
     "records",
     [
         pytest.param(6_000, marks=pytest.mark.timeout(900)),
-        pytest.param(1_000_000, marks=pytest.mark.timeout(3_600)),
+        pytest.param(size(200_000, 1_000_000), marks=pytest.mark.timeout(3_600)),
     ],
 )
 async def test_garbage_in_the_audit_topic_changes_no_report_of_two_services(tmp_path: Path, records: int) -> None:

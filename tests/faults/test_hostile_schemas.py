@@ -1,4 +1,4 @@
-"""Schemas that nobody should send, 100,000 from fixed seeds, to a registry in a process of its own.
+"""Schemas that nobody should send, from fixed seeds, to a registry in a process of its own.
 
 The long parts are independent of one another.
 """
@@ -15,9 +15,10 @@ import pytest
 
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.hostile_schemas import hostile_schema
+from tests.support.sizes import size
 
 CASES = range(600)
-PARTS = [range(first, first + 5_000) for first in range(0, 100_000, 5_000)]
+PARTS = [range(first, first + 5_000) for first in range(0, size(20_000, 100_000), 5_000)]
 SEED = 20110612
 WARM_UP = 30
 CLIENTS = 4

@@ -10,10 +10,11 @@ import trio
 from pipeline.cli.child_services import ServiceUnit
 from pipeline.cli.demo.datacenters import HUB, LIVE, Datacenters
 from tests.support.copies import check_copies
+from tests.support.sizes import size
 from tests.support.traffic import make_topic, traffic
 
 TOPIC = "clicks"
-FEW, MANY = (1, 1), (20, 10)
+FEW, MANY = (1, 1), (size(10, 20), size(5, 10))
 """Kills of each part by itself, and of all at once."""
 LONGEST_LIFE_S = 0.6
 SEED = 20110612

@@ -23,6 +23,7 @@ from tests.support.load_steps import STEPS, StepServer, step_server
 from tests.support.load_topic import LoadedTopic
 from tests.support.name_node_proxy import NameNodeProxy, name_node_proxy
 from tests.support.s3_server import BUCKET, ENVIRONMENT, running_s3
+from tests.support.sizes import size
 from tests.support.stepped_driver import Driver, stepped_driver
 
 RECORDS = 60
@@ -30,6 +31,7 @@ SEEDS_OF_A_TOPIC = 20
 LOCAL_VICTIMS = ("driver", "workers", "rival")
 VICTIMS = (*LOCAL_VICTIMS, "datanode", "namenode", "network")
 FEW_SEEDS = (7, 118, 37)
+MANY_SEEDS = size(60, 200)
 STORE_TIMEOUT_MS = 30_000
 
 NOTHING_COMMITTED = {"StorageError", "PathNotFoundError", "PathExistsError", "LoadError", "CommitConflictError"}
@@ -146,8 +148,8 @@ def run_seed(site: Site, topic: LoadedTopic, seed: int) -> str:
     ("site", "seeds"),
     [
         pytest.param("hdfs", FEW_SEEDS, marks=pytest.mark.long),
-        pytest.param("hdfs", range(200), marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
-        pytest.param("file", range(200), marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
+        pytest.param("hdfs", range(MANY_SEEDS), marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
+        pytest.param("file", range(MANY_SEEDS), marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
     ],
     indirect=["site"],
 )

@@ -16,6 +16,7 @@ import pytest
 
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.registries import RegistryProcess, running_registries
+from tests.support.sizes import size
 
 BROKERS = 3
 REGISTRIES = 3
@@ -27,7 +28,7 @@ READ_TIMEOUT_MS = 1500
 """Time after which a paused writer is replaced."""
 PAUSE_S = 2.5
 PAGE = 1000
-FEW_SEEDS, ALL_SEEDS = 1, 50
+FEW_SEEDS, MANY_SEEDS = 1, size(20, 50)
 
 
 class Clients:
@@ -129,7 +130,7 @@ def check(registries: list[RegistryProcess], acknowledged: list[tuple[str, str, 
 
 
 @pytest.mark.parametrize(
-    "seeds", [FEW_SEEDS, pytest.param(ALL_SEEDS, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
+    "seeds", [FEW_SEEDS, pytest.param(MANY_SEEDS, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
 )
 def test_no_registration_is_lost_and_no_id_is_given_twice(tmp_path: Path, seeds: int) -> None:
     first = int(os.environ.get("FIRST_SEED", "1"))

@@ -16,13 +16,14 @@ import trio
 from pipeline.client import NewTopic
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.semantic_programs import MEAN, PORTION, USERS, Amounts, Record, Rig, entries, numbered
+from tests.support.sizes import size
 
 COMMIT_AFTER = 50  # of at_least_once.py
 MOMENTS = [
     pytest.param(1, 1, id="a kill"),
     *(
         pytest.param(20, seed, id=f"20 kills, seed {seed}", marks=[pytest.mark.long, pytest.mark.timeout(900)])
-        for seed in (2, 3)
+        for seed in range(2, 2 + size(1, 2))
     ),
 ]
 

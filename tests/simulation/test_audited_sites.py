@@ -5,9 +5,10 @@ import pytest
 from pipeline.audit.counting.broker_counter import BrokerCounter
 from pipeline.testing.simulation.audits.variants import VARIANTS
 from tests.support.simulated_runs import assert_noticed, assert_pass, assert_repeats
+from tests.support.sizes import size
 
 SEEDS = 1
-LAST_SEED = 240
+LAST_SEED = size(120, 240)
 """The last one of the long run."""
 LAST_SEED_TO_NOTICE = 300
 SOON_NOTICED = frozenset({"skips a batch", "keeps the lower row", "writes checkpoints too early"})

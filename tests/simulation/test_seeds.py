@@ -5,9 +5,10 @@ import pytest
 from pipeline.broker.replication.in_sync_replicas import LeaderState
 from pipeline.testing.simulation.variants import VARIANTS
 from tests.support.simulated_runs import assert_noticed, assert_pass, assert_repeats
+from tests.support.sizes import size
 
 SEEDS = 3
-LAST_SEED = 600
+LAST_SEED = size(200, 600)
 """The last one of the long run."""
 LAST_SEED_TO_NOTICE = 200
 SOON_NOTICED = frozenset(

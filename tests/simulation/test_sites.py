@@ -6,9 +6,10 @@ from pipeline.mirror.copying.kept_offsets import KeptOffsets
 from pipeline.testing.simulation.mirrors.logs import BatchIdentity, Explained, LogContent, compare, differ_within
 from pipeline.testing.simulation.mirrors.variants import VARIANTS
 from tests.support.simulated_runs import assert_noticed, assert_pass, assert_repeats
+from tests.support.sizes import size
 
 SEEDS = 3
-LAST_SEED = 240
+LAST_SEED = size(120, 240)
 """The last one of the long run."""
 LAST_SEED_TO_NOTICE = 300
 SELDOM_NOTICED = frozenset(

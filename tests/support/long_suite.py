@@ -1,27 +1,29 @@
-"""`make test-long`: the tests marked `long`. Each file is a part of its own; two run at a time.
+"""`make test-long`: the tests marked `long`. Each file is a part of its own; four run at a time.
 
 Files whose tests have bounds of time run at the end, alone.
 
-A run takes hours. With `--resume FILE`, parts that passed with this code are not run again; the file keeps how long
-each took.
+With `--resume FILE`, parts that passed with this code are not run again; the file keeps how long each took. What a part
+rests on is all code, but of the tests only what they share and its own file.
 
     python -m tests.support.long_suite [--jobs N] [--resume FILE] [PATH ...]
 """
 
 import argparse
+import hashlib
 import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pipeline.testing.simulation.done_seeds import code_state
+from tests.support.sizes import SIZE
 from tests.support.suite import ROOT, Part, PartResult, Suite, say
 
 LONG = ("-m", "long")
+CODE = ("bench", "deploy", "examples", "pipeline", "tests")
 TIMED: Final = frozenset(
     {
         "faults/test_mirror_fairness.py",
@@ -37,20 +39,20 @@ TIMED: Final = frozenset(
 class PassedParts:
     """Lines of JSON in a file, one for each part that passed: its name, the state of the code, and its seconds."""
 
-    def __init__(self, path: Path | None, code: str) -> None:
-        """Read the file. Without a path nothing is kept."""
-        self._path, self._code = path, code
+    def __init__(self, path: Path | None, codes: Mapping[str, str]) -> None:
+        """Read the file. Without a path nothing is kept. `codes`: the state of the code by part."""
+        self._path, self._codes = path, codes
         lines = path.read_text().splitlines() if path and path.exists() else []
         rows = [json.loads(line) for line in lines]
         self.durations_s = {row["part"]: row["seconds"] for row in rows}
         """By part, of any state of the code."""
-        self.names = {row["part"] for row in rows if row["code"] == code}
+        self.names = {row["part"] for row in rows if row["code"] == codes.get(row["part"])}
         """Those that passed with this code."""
 
     def add(self, result: PartResult) -> None:
         """A part has ended; it is kept if it passed and is a file."""
         if self._path is not None and result.exit_code == 0 and result.name.endswith(".py"):
-            row = {"part": result.name, "code": self._code, "seconds": round(result.duration_s)}
+            row = {"part": result.name, "code": self._codes[result.name], "seconds": round(result.duration_s)}
             with self._path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
 
@@ -61,6 +63,21 @@ def files_with_long_tests(paths: Sequence[str], root: Path = ROOT) -> list[str]:
     done = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True)
     ids = [line for line in done.stdout.splitlines() if "::" in line]
     return list(dict.fromkeys(each.partition("::")[0].removeprefix("tests/") for each in ids))
+
+
+def states_of_code(files: Sequence[str], root: Path = ROOT, size: str = SIZE) -> dict[str, str]:
+    """Return for each file below `tests` a digest of what its result rests on."""
+    shared = hashlib.sha256(size.encode())
+    paths = (path for folder in CODE for path in sorted((root / folder).rglob("*")))
+    for path in paths:
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith("test_"):
+            shared.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    states = {}
+    for file in files:
+        digest = shared.copy()
+        digest.update((root / "tests" / file).read_bytes())
+        states[file] = digest.hexdigest()
+    return states
 
 
 def parts_left(files: Sequence[str], passed: PassedParts) -> Iterator[Part]:
@@ -88,13 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 if all passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.long_suite", description=__doc__)
     parser.add_argument("paths", nargs="*", metavar="PATH", help="of files or folders of tests; all, if none is named")
-    parser.add_argument("--jobs", type=int, default=2, help="how many parts at a time")
+    parser.add_argument("--jobs", type=int, default=4, help="how many parts at a time")
     parser.add_argument("--resume", type=Path, help="file of the parts that have passed; these are not run again")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began_s = time.monotonic()
-    passed = PassedParts(options.resume, f"{code_state()} {code_state(ROOT / 'tests')}")
-    left = list(parts_left(files_with_long_tests(options.paths), passed))
+    files = files_with_long_tests(options.paths)
+    passed = PassedParts(options.resume, states_of_code(files))
+    left = list(parts_left(files, passed))
     failed = run_parts(left, options.jobs, passed.add)
     say(f"=== {f'FAILED: {failed}' if failed else 'all passed'} in {time.monotonic() - began_s:.0f} s")
     return 1 if failed else 0

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.long_suite import TIMED, PassedParts, files_with_long_tests, parts_left, run_parts
+from tests.support.long_suite import (
+    TIMED,
+    PassedParts,
+    files_with_long_tests,
+    parts_left,
+    run_parts,
+    states_of_code,
+)
 from tests.support.suite import MAX_REPEATED, PARTS, ROOT, Part, Suite
 
 TESTS = """\
@@ -93,14 +100,34 @@ def test_long_tests_that_passed_with_this_code_are_not_run_again(tmp_path: Path)
     assert files == ["test_a.py", "test_b.py", "test_c.py"]
 
     kept = tmp_path / "passed.jsonl"
-    passed = PassedParts(kept, "code 1")
+    passed = PassedParts(kept, dict.fromkeys(files, "code 1"))
     suite = Suite(tmp_path, processes=2, on_end=passed.add)
     assert suite.run(list(parts_left(files, passed))) == "tests/test_b.py::test_soak"
-    assert [part.name for part in parts_left(files, PassedParts(kept, "code 1"))] == ["test_b.py"]
-    other = PassedParts(kept, "code 2")
+    assert [part.name for part in parts_left(files, PassedParts(kept, dict.fromkeys(files, "code 1")))] == ["test_b.py"]
+    other = PassedParts(kept, dict.fromkeys(files, "code 2"))
     first, *others = [part.name for part in parts_left(files, other)]
     assert (first, {*others}) == ("test_b.py", {"test_a.py", "test_c.py"})  # that of unknown duration first
     assert other.durations_s.keys() == {"test_a.py", "test_c.py"}
+
+
+def test_the_state_of_a_part_rests_on_all_code_and_of_the_tests_on_its_own(tmp_path: Path) -> None:
+    files = ["test_a.py", "deep/test_b.py"]
+    shared = ("pipeline/x.py", "deploy/role.yml", "tests/support/y.py")
+    for name in (*shared, *(f"tests/{file}" for file in files)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("", encoding="utf-8")
+
+    def changed_by(name: str) -> set[str]:
+        before = states_of_code(files, tmp_path)
+        (tmp_path / name).write_text("changed", encoding="utf-8")
+        after = states_of_code(files, tmp_path)
+        return {file for file in files if before[file] != after[file]}
+
+    for name in shared:
+        assert changed_by(name) == {*files}
+    for file in files:
+        assert changed_by(f"tests/{file}") == {file}
+    assert states_of_code(files, tmp_path, "full") != states_of_code(files, tmp_path, "usual")
 
 
 @pytest.mark.long

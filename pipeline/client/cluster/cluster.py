@@ -260,7 +260,9 @@ class Cluster:
                         response = await self._pool.request(address, message, timeout_s=attempt_s)
                     except UNREACHABLE as error:
                         self._failed_at[address] = trio.current_time()
-                        last_error = error
+                        # An attempt that the end of the time cut short says less than the failure before it.
+                        is_cut_short = attempt_s < LEAST_ATTEMPT_S and isinstance(error, DeadlineExceededError)
+                        last_error = last_error or error if is_cut_short else error
                     except KafkaError as error:
                         if error.code is ErrorCode.INVALID_REQUEST:  # no broker could take it
                             raise

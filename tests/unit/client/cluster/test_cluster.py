@@ -1,5 +1,5 @@
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -194,8 +194,12 @@ async def test_a_known_broker_that_hangs_leaves_time_for_the_others(scripted: Sc
         nursery.cancel_scope.cancel()
 
 
-async def _hung_broker(nursery: trio.Nursery) -> Any:
-    listeners = await nursery.start(trio.serve_tcp, _say_nothing, 0)
+async def _hung_broker(nursery: trio.Nursery) -> HostPort:
+    return await _serve(nursery, _say_nothing)
+
+
+async def _serve(nursery: trio.Nursery, handler: Callable[[trio.SocketStream], Awaitable[None]]) -> HostPort:
+    listeners = await nursery.start(trio.serve_tcp, handler, 0)
     return HostPort("127.0.0.1", listeners[0].socket.getsockname()[1])
 
 
@@ -212,6 +216,26 @@ async def test_brokers_that_say_nothing_use_up_no_more_than_a_call_each(
         await cluster.refresh(timeout_s=BOUND_S)
         assert list(cluster.view.brokers) == [BrokerId(1)]
         nursery.cancel_scope.cancel()
+
+
+async def test_the_reason_of_a_failure_is_told_although_the_last_attempt_had_too_little_time() -> None:
+    taken = 0
+
+    async def close_the_first(stream: trio.SocketStream) -> None:
+        nonlocal taken
+        taken += 1
+        if taken > 1:
+            await trio.sleep_forever()
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        address = await _serve(nursery, close_the_first)
+        async with open_cluster(ClientConfig(bootstrap=(address,))) as cluster:
+            with pytest.raises(NetworkError) as failure:
+                await cluster.refresh(timeout_s=0.9)
+        nursery.cancel_scope.cancel()
+    assert taken > 1
+    assert "within" not in str(failure.value)
 
 
 async def _say_nothing(_stream: Any) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,10 +25,12 @@ from tests.support.packages import PackageTree, debian_package
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.timeout(4500),
+    pytest.mark.timeout(7200),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 VERSION, BROKEN_VERSION, NEXT_VERSION = "97.0", "98.0", "99.0"
+POLL_S = 0.2
+"""Far less than a server is away for."""
 
 
 @pytest.fixture
@@ -145,6 +148,7 @@ def restart_all(site: AnsibleSite) -> None:
         runs = [threads.submit(site.play, "rolling-restart.yml") for _ in range(2)]
         while not all(run.done() for run in runs):
             most_away = max(most_away, sum(state != "active" for state in site.states()))
+            time.sleep(POLL_S)  # the runs need the processors
         for run in runs:
             succeed(run.result())
     assert most_away == 1

@@ -59,6 +59,8 @@ class SeriesKey(NamedTuple):
 class LedgerLimits:
     """Bounds of a ledger."""
 
+    series: int = 20_000
+    """Counters: four of each cluster, and the groups and loads that are counted."""
     hours: int = 20_000
     """Hours of a series."""
     windows: int = 4
@@ -191,6 +193,9 @@ class Ledger:
         key = SeriesKey(counter.tier, counter.cluster, counter.name)
         series = self.series.get(key)
         if series is None:
+            if len(self.series) >= self.limits.series:
+                self.refused += max(1, len(report.rows))
+                return
             self.shape += 1
             series = self.series[key] = Series(key, self._settle_ms, self.limits.windows)
         self.newest_ms = max(self.newest_ms, report.created_ms)

@@ -317,6 +317,18 @@ def test_the_numbers_of_hours_and_lives_are_bounded() -> None:
     assert ledger.refused >= 2 + 30
 
 
+def test_reports_of_counters_beyond_the_bound_are_refused_and_known_ones_go_on() -> None:
+    ledger = Ledger(LedgerLimits(series=3))
+    made_up = [report(Tier.BROKER, f"cluster-{number}", EAST, {HOUR: Amounts()}) for number in range(10)]
+    ledger.apply_all(made_up)
+    assert [key.cluster for key in ledger.series] == ["cluster-0", "cluster-1", "cluster-2"]
+    assert ledger.lives.keys() == ledger.series.keys()
+    assert len(ledger.heard) <= 3
+    assert ledger.refused == 7
+    ledger.apply(report(Tier.BROKER, "cluster-1", EAST, {HOUR + HOUR_MS: Amounts()}))
+    assert len(ledger.series[SeriesKey(Tier.BROKER, "cluster-1")].hours) == 2
+
+
 def test_a_table_finds_its_rows_after_any_number_of_puts() -> None:
     table = RowTable(HOUR_ROW, ("revision",))
     random = np.random.default_rng(5)

@@ -11,12 +11,11 @@ import pytest
 
 from pipeline.audit.collecting.snapshots import NAME, SnapshotFolder
 from pipeline.audit.ledger.ledger import Ledger
-from tests.support.sizes import size
 from tests.support.snapshot_writer import CLUSTERS, apply_step, names, new_shelf
 
 TOPICS = 1_000
 """Of 100 partitions, at four tiers."""
-KILLS = size(6, 12)
+KILLS = 12
 
 
 def run_and_kill(folder: Path, rng: Random) -> tuple[int, int]:

@@ -50,7 +50,7 @@ class StageCells:
         """True for each cell whose counter is silent."""
         if self.silent_ms is None:
             return np.zeros(len(self.cells), np.bool_)
-        result: Mask = (self.word_ms < now_ms - self.silent_ms) & (self.cells >= 0)
+        result: Mask = self.word_ms < now_ms - self.silent_ms
         return result
 
     @property

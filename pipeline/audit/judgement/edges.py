@@ -177,15 +177,18 @@ class HourStages:
     def replica(self, cluster: str) -> StageCells:
         """Return what brokers of the replica cluster counted."""
         signs = np.full(len(self.cells), NEVER_MS, np.int64)
+        absent_ms = self.timing.now_ms  # of a replica that is not there, any broker of the cluster can speak
         if self.words.replica is not None:
             signs = self.words.replica.at(self.replicas)
+            if self.words.replica.heard_ms is not None:
+                absent_ms = self.words.replica.heard_ms
         return StageCells(
             stage=REPLICA,
             cluster=cluster,
             cells=self.replicas,
             rows=self._rows(self.way.replica, self.replicas),
             progress=progress_of_replicas(self.way.replica, self.replicas),
-            word_ms=self._words(cluster, np.where(self.replicas >= 0, signs, self.timing.now_ms)),
+            word_ms=self._words(cluster, np.where(self.replicas >= 0, signs, absent_ms)),
             is_expected=self.is_mirrored,
             silent_ms=None if self.words.replica is None else self.words.replica.silent_ms,
             series=_some(self.way.replica),

@@ -15,6 +15,7 @@ from pipeline.audit.judgement.hour_cells import HourCells
 from pipeline.audit.judgement.missing_words import producer_witness, silent_counter_witness
 from pipeline.audit.judgement.sentences import number_text, records_text, sentence
 from pipeline.audit.judgement.silent_producers import may_have_written
+from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import DiscrepancyKind, Finding, OffsetSpan, Status, Witness
 from pipeline.audit.judgement.ways import is_among
 from pipeline.audit.ledger.keys import Int64s
@@ -179,7 +180,8 @@ def _silent_counter(hour: HourCells, edge: Edge, place: int) -> Witness:
     """Return the witness for the stage whose word is missing."""
     now_ms = hour.words.timing.now_ms
     stage = edge.at if edge.at.is_silent(now_ms)[place] else edge.before
-    partition = hour.words.partition(int(stage.cells[place]))
+    word_ms, cell = int(stage.word_ms[place]), int(stage.cells[place])
+    partition = hour.words.partition(cell) if cell >= 0 else None
     if hour.words.timing.is_unread(stage.cluster):
         return Witness(
             name=f"audit topic of {stage.cluster}",
@@ -187,7 +189,9 @@ def _silent_counter(hour: HourCells, edge: Edge, place: int) -> Witness:
             cluster=stage.cluster,
             partition=partition,
         )
-    word_ms = int(stage.word_ms[place])
+    if partition is None:  # a replica that is not there yet
+        reason = f"no life sign of theirs came since {iso_time(word_ms)}"
+        return Witness(name=f"brokers of {stage.cluster}", reason=reason, cluster=stage.cluster)
     clock = hour.words.clocks.get(stage.cluster)
     return silent_counter_witness(stage.cluster, partition, word_ms, clock, never=word_ms < NEVER_MS // 2)
 

@@ -51,6 +51,8 @@ class LeaderWords:
     """Time that it takes a batch to come into a leader's report."""
     heard_since_ms: int = NEVER_MS
     """Time since which brokers of the cluster report without a break; NEVER_MS if they give no life signs."""
+    heard_ms: int | None = None
+    """Time of the newest life sign of brokers of the cluster; None if they give none."""
     earliest: dict[int, int] = field(default_factory=dict)
     """By topic."""
     witnesses: dict[int, Witness] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class LeaderWords:
         words = cls(
             cluster=cluster,
             heard_since_ms=NEVER_MS if heard_since_ms is None else heard_since_ms,
+            heard_ms=None if heard is None else heard.last_ms,
             series=series,
             cells=cells,
             signs=signs,

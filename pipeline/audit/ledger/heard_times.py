@@ -43,6 +43,11 @@ class HeardTimes:
         """Time of the first of the newest signs between which there is no break; None if there never was a sign."""
         return self._runs[-1][0] if self._runs else None
 
+    @property
+    def last_ms(self) -> int | None:
+        """Time of the newest sign; None if there never was one."""
+        return self._runs[-1][1] if self._runs else None
+
     def heard_for(self, from_ms: int, length_ms: int) -> int | None:
         """Return the first time at which the topic had been written for a time without a break, all after `from_ms`.
 

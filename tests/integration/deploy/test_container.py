@@ -16,7 +16,7 @@ from tests.support.debian import BootedRoot, DebianRoot, base, booted_root, debi
 from tests.support.hadoop_image import write_hadoop_build
 from tests.support.packages import ROOT
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # with the build of the package
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]  # with the build of the package
 
 PODMAN = ("podman", "runc", "netavark", "aardvark-dns", "iptables")
 PODMAN_COMPOSE = "podman-compose==1.6.0"
@@ -139,7 +139,7 @@ def test_the_profile_lake_loads_into_hdfs(host: BootedRoot) -> None:
     produce(host, "hello")
     load = ("podman", "exec", "container_load_1", "pipeline", "load")
     try:
-        host.wait_for(*load, "status", "--root", LAKE, "--json", printed='"visits"', timeout_s=300)
+        host.wait_for(*load, "status", "--root", LAKE, "--json", printed='"visits"', timeout_s=900)
     except TimeoutError:
         for name in ("load", "datanode", "namenode"):
             print(host.run("podman", "logs", "--tail", "40", f"container_{name}_1"))

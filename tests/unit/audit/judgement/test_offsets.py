@@ -294,22 +294,13 @@ def test_a_replica_whose_cluster_was_away_for_long_has_not_stopped_when_it_is_ba
 def test_a_topic_that_no_mirror_has_copied_to_a_silent_cluster_is_not_missing() -> None:
     """Its audit topic may be read to its end before its brokers are back: nothing says how long they were away."""
     away_ms = SETTLED_MS + 2 * HOUR_MS
-    hub_signs = [
-        one
-        for at_ms in range(SETTLED_MS, away_ms + 1, SIGNS_MS)
-        for one in brokers(at_ms)
-        if one.counter.cluster == "hub"
-    ]
+    every = [one for at_ms in range(SETTLED_MS, away_ms + 1, SIGNS_MS) for one in brokers(at_ms)]
     for silent_ms, status in ((0, Status.MISSING), (3 * HOUR_MS, Status.UNKNOWN)):
         now_ms = away_ms + silent_ms
-        live_signs = [one for one in brokers(now_ms) if one.counter.cluster == "east"]
-        hour = only_hour(
-            [live(), *live_signs, *hub_signs],
-            routes=[],
-            now_ms=now_ms,
-            pending_max_ms=HOUR_MS,
-            read_to_ms={"east": now_ms, "hub": now_ms},
-        )
+        reports = [live(), *(one for one in brokers(now_ms) if one.counter.cluster == "east")]
+        reports += [one for one in every if one.counter.cluster == "hub"]
+        read = {"east": now_ms, "hub": now_ms}
+        hour = only_hour(reports, routes=[], now_ms=now_ms, pending_max_ms=HOUR_MS, read_to_ms=read)
         assert found(hour) == [("replica", status, 10)]
     assert [witness.name for witness in hour.missing_witnesses] == ["brokers of hub"]
 

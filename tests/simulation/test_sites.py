@@ -56,6 +56,7 @@ def test_variants_replace_what_is_there_and_leave_it_as_it_was() -> None:
     assert KeptOffsets.locate is kept
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.long) if name in SELDOM_NOTICED else name for name in VARIANTS],

@@ -282,6 +282,7 @@ async def test_patterns_leave_the_loop_to_others(site: Site) -> None:
 
 
 HOUR = 1_700_000_000_000 // HOUR_MS * HOUR_MS
+LIFE = LifeSign(host="h", started_ms=0, interval_ms=10_000, closed_ms=0)
 
 
 def counted(cluster: str, topic: str, records: int, now_ms: int) -> CountReport:
@@ -290,7 +291,6 @@ def counted(cluster: str, topic: str, records: int, now_ms: int) -> CountReport:
     rows["start_ms"], rows["span_ms"], rows["revision"], rows["records"] = HOUR, HOUR_MS, records, records
     rows["batches"], rows["last_offset"], rows["has_sums"] = 1, records - 1, True
     positions["end_offset"], positions["is_leader"] = records, True
-    life = LifeSign(host="h", started_ms=0, interval_ms=10_000, closed_ms=0)
     return CountReport(
         counter=Counter(tier=Tier.BROKER, cluster=cluster),
         process="1",
@@ -299,7 +299,7 @@ def counted(cluster: str, topic: str, records: int, now_ms: int) -> CountReport:
         topics=[ReportedTopic(topic)],
         rows=rows,
         positions=positions,
-        life=life,
+        life=LIFE,
     )
 
 
@@ -325,4 +325,9 @@ async def test_hours_of_a_topic_that_was_never_mirrored_are_not_exact(site: Site
     assert await verdict() is Status.EXACT  # a live topic that no mirror should copy
     await record(site, "m", select("clicks"))
     assert await verdict() is Status.PENDING
-    assert await verdict(now_ms + 2 * HOUR_MS) is Status.MISSING
+    later_ms = now_ms + 2 * HOUR_MS
+    assert await verdict(later_ms) is Status.UNKNOWN  # no broker gave a life sign since
+    for at_ms in range(now_ms, later_ms + 1, LIFE.interval_ms):
+        for report in (counted("east", "clicks", 50, at_ms), counted("hub", "other", 1, at_ms)):
+            ledger.apply(replace(report, rows=report.rows[:0]))  # nothing new was counted
+    assert await verdict(later_ms) is Status.MISSING

@@ -98,6 +98,13 @@ def _confirming_unasked(_confirm: Any) -> Any:
     return broken
 
 
+def _comparing_nothing(_compare: Any) -> Any:
+    async def broken(_crossing: GapCrossing, _copy: Any, _end: int) -> None:
+        await trio.lowlevel.checkpoint()
+
+    return broken
+
+
 def _appending_again(append: Any) -> Any:
     def broken(log: UnifiedLog, batches: Any, headers: Any, *args: Any) -> Any:
         end, position = int(log.log_end_offset), 0
@@ -222,8 +229,14 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "does not compare the replica's end": _variant(
         "a position is fetched after its leader was found to have the replica's last records (KIP-320, decision 67)",
         both(
-            replacing(fetcher, "enter_epoch", _entering_any_epoch),
-            replacing(GapCrossing, "confirm", _confirming_unasked),
+            both(
+                replacing(GapCrossing, "_compare", _comparing_nothing),
+                replacing(GapCrossing, "_adopt_epoch", _comparing_nothing),
+            ),
+            both(
+                replacing(fetcher, "enter_epoch", _entering_any_epoch),
+                replacing(GapCrossing, "confirm", _confirming_unasked),
+            ),
         ),
         first_seed=25,
     ),

@@ -15,13 +15,18 @@ from pipeline.coordination.embedded import ZooKeeperProcess
 
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True, database=None)
-settings.load_profile("repeatable")  # neither luck nor the speed of the machine decides
+settings.register_profile("short", settings.get_profile("repeatable"), max_examples=25)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 
 gc.disable()  # while thousands of tests are collected: see pytest_collection_finish
 
 _chroot_numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the examples of properties: neither luck nor the speed of the machine decides, and `make test` has few."""
+    settings.load_profile("short" if config.option.markexpr == "not long" else "repeatable")
 
 
 def pytest_collection_finish() -> None:

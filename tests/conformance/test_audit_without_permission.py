@@ -95,18 +95,19 @@ async def collecting(cluster: Cluster) -> AsyncIterator[EventCollector]:
         nursery.cancel_scope.cancel()
 
 
-def judged(collector: EventCollector, topic: str, *, later_ms: int = 0) -> dict[int, AuditedHour]:
+async def judged(collector: EventCollector, topic: str, *, later_ms: int = 0) -> dict[int, AuditedHour]:
     """The verdict on each hour of a topic. `later_ms`: at a later time, if nothing more came until then."""
-    expected = Expectations(
-        live_clusters=[LIVE],
-        replica_cluster=None,
-        partitions={(LIVE, topic): 1},
-        described=frozenset([LIVE]),
-        read_to_ms={name: read_ms + later_ms for name, read_ms in collector.read_to_ms.items()},
-        losses=collector.losses,
-    )
-    judgement = Judge(collector.ledger, grace_ms=0, pending_max_ms=HOUR_MS).judge(expected, clock() + later_ms)
-    return {hour.hour_ms: hour for hour in judgement.hours(topic)}
+    async with collector.turn:
+        expected = Expectations(
+            live_clusters=[LIVE],
+            replica_cluster=None,
+            partitions={(LIVE, topic): 1},
+            described=frozenset([LIVE]),
+            read_to_ms={name: read_ms + later_ms for name, read_ms in collector.read_to_ms.items()},
+            losses=collector.losses,
+        )
+        judgement = Judge(collector.ledger, grace_ms=0, pending_max_ms=HOUR_MS).judge(expected, clock() + later_ms)
+        return {hour.hour_ms: hour for hour in judgement.hours(topic)}
 
 
 async def until(condition: Callable[[], object], told: Callable[[], object]) -> None:
@@ -121,12 +122,14 @@ async def until(condition: Callable[[], object], told: Callable[[], object]) -> 
 async def until_counted(collector: EventCollector, topic: str, expected: Mapping[int, tuple[str, int]]) -> None:
     """Wait until these hours of a topic, and no others, have these statuses and records at the broker."""
     live = Stage(tier="live")
-
-    def found() -> dict[int, tuple[str, int]]:
-        hours = judged(collector, topic)
-        return {at: (str(hour.status), hour.stages[live].records) for at, hour in hours.items() if live in hour.stages}
-
-    await until(lambda: found() == expected, lambda: (judged(collector, topic), collector.states))
+    hours: dict[int, AuditedHour] = {}
+    found: dict[int, tuple[str, int]] = {}
+    with trio.move_on_after(DEADLINE_S):
+        while found != expected:
+            await trio.sleep(0.02)
+            hours = await judged(collector, topic)
+            found = {at: (str(one.status), one.stages[live].records) for at, one in hours.items() if live in one.stages}
+    assert found == expected, (hours, collector.states)
 
 
 @asynccontextmanager
@@ -159,10 +162,10 @@ async def test_an_audit_that_may_not_read_knows_nothing_later_and_goes_on_once_i
                 mine = fresh.states[LIVE]
                 await until(lambda: "AUTHORIZATION" in (mine.error or ""), lambda: mine)
                 assert mine.read_to_ms is None and mine.problem is not None
-                assert not any(hour.status is Status.EXACT for hour in judged(fresh, topic).values())
+                assert not any(hour.status is Status.EXACT for hour in (await judged(fresh, topic)).values())
             assert state.read_to_ms == read_to_ms
             assert state.problem is not None  # so no report is exact
-            assert {at: hour.status for at, hour in judged(collector, topic).items()} == {HOUR: Status.EXACT}
+            assert {at: one.status for at, one in (await judged(collector, topic)).items()} == {HOUR: Status.EXACT}
         await until_counted(collector, topic, {HOUR: ("exact", 10), HOUR + HOUR_MS: ("exact", 7)})
         await until(lambda: state.problem is None, lambda: state)
         assert collector.losses == []
@@ -185,7 +188,7 @@ async def test_hours_of_counters_that_may_not_report_are_unknown_until_they_may(
                 async with counting_producer(cluster):
                     pass
             await send(producer, topic, 7, clock())
-            hour = judged(collector, topic, later_ms=2 * HOUR_MS)[now_ms]
+            hour = (await judged(collector, topic, later_ms=2 * HOUR_MS))[now_ms]
             assert hour.status is Status.UNKNOWN
             names = " ".join(witness.name for witness in hour.missing_witnesses)
             assert f"the broker of {LIVE} that leads {topic}-0" in names

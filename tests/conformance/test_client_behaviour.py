@@ -99,6 +99,7 @@ def test_kcat_is_refused(
     assert message in run_kcat("-b", bootstrap, *named, given=given, fails=True).stderr.decode()
 
 
+@pytest.mark.long
 def test_topics_are_made_by_producing(tmp_path: Path) -> None:
     settings = {"num.partitions": 3}
     with LocalCluster(tmp_path / "cluster", settings=settings) as cluster:

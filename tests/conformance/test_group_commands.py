@@ -97,6 +97,7 @@ def test_a_group_at_work(server: str, topic: str) -> None:
         assert busy.stderr == "pipeline: group at-work has members: stop its consumers first\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("target", "expected"),
     [

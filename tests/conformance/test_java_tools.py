@@ -22,6 +22,7 @@ def events(printed: str, name: str) -> list[dict[str, Any]]:
     return [line for line in said if line["name"] == name]
 
 
+@pytest.mark.long
 def test_kafka_topics_creates_alters_and_deletes_topics(our_broker: str) -> None:
     topics = f"{TOOLS}.TopicCommand"
     create(our_broker, "java-topics", "--partitions", "2", "--config", "retention.ms=3600000")
@@ -100,6 +101,7 @@ def test_offsets_and_records(our_broker: str, verified: str, tmp_path: Path) -> 
     assert f"{verified}:{partition}:3" in starts
 
 
+@pytest.mark.long
 def test_the_cluster_described(our_broker: str, verified: str) -> None:
     printed = run(f"{TOOLS}.LogDirsCommand", our_broker, "--describe", "--topic-list", verified)
     (directories,) = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]

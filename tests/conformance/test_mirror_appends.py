@@ -342,6 +342,7 @@ async def check_kills(directory: Path, source: str, destination: str, seed: int,
         mirror.kill()
 
 
+@pytest.mark.long
 async def test_a_mirror_that_is_killed_loses_and_doubles_nothing(
     apache_kafka: str, destination: str, tmp_path: Path
 ) -> None:

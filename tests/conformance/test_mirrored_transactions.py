@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pytest
 import trio
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
@@ -203,6 +204,7 @@ async def seen_in(hub: Brokers) -> Seen:
     return seen
 
 
+@pytest.mark.long
 async def test_a_reader_of_committed_records_sees_the_same_in_the_hub(apache_kafka: str, tmp_path: Path) -> None:
     transactions = await in_thread(Transactions, apache_kafka)
     await in_thread(write_history, apache_kafka, transactions)

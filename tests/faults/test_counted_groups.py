@@ -108,6 +108,7 @@ def judged(reports: Sequence[CountReport]) -> list[AuditedHour]:
     return list(Judge(ledger, grace_ms=0, pending_max_ms=HOUR_MS).judge(expected, now_ms).hours())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.long)])
 async def test_members_that_are_killed_make_no_difference(tmp_path: Path, kills: int) -> None:
     random = Random(kills)

@@ -121,6 +121,7 @@ def fetched(client: BlockingClient, topic: str) -> bytes:
     return bytes(data.records or b"")  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "count", [CASES, pytest.param(MANY_CASES, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
 )

@@ -189,6 +189,7 @@ def broker(tmp_path: Path) -> Iterator[SecuredService]:
         yield secured
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [SAMPLE, pytest.param(MANY, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
 def test_hostile_sequences_neither_get_in_nor_change_anything(broker: SecuredService, count: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.addresses["PLAINTEXT"], "log_level": 0})

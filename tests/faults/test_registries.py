@@ -129,6 +129,7 @@ def check(registries: list[RegistryProcess], acknowledged: list[tuple[str, str, 
     assert all(versions == found[0] for versions in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seeds", [FEW_SEEDS, pytest.param(MANY_SEEDS, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
 )

@@ -137,6 +137,7 @@ def answered(local: LocalCluster, *arguments: str, answer: bytes) -> tuple[int, 
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said.decode()
 
 
+@pytest.mark.long
 def test_a_deletion_is_asked_for_on_a_terminal(local: LocalCluster) -> None:
     run(local, "topic", "create", "asked")
     for answer, code in ((b"\x03", 130), (b"\x04", 1), (b"no\n", 1)):
@@ -147,6 +148,7 @@ def test_a_deletion_is_asked_for_on_a_terminal(local: LocalCluster) -> None:
     assert '"asked"' not in run(local, "topic", "list", "--json")
 
 
+@pytest.mark.long
 def test_offsets_by_time_and_of_groups(local: LocalCluster) -> None:
     run(local, "topic", "create", "timed")
     for time, offset in (("latest", 0), ("2020-01-01T00:00:00Z", None)):
@@ -162,6 +164,7 @@ def test_offsets_by_time_and_of_groups(local: LocalCluster) -> None:
     assert "has no offsets in timed" in run(local, "group", "delete-offsets", "slow", "--topic", "timed", code=1)
 
 
+@pytest.mark.long
 def test_settings_of_brokers_and_quotas(local: LocalCluster) -> None:
     assert (
         run(local, "broker", "configure", "1", "--set", "message.max.bytes=2000000").strip() == "Configured broker 1."
@@ -181,6 +184,7 @@ def test_settings_of_brokers_and_quotas(local: LocalCluster) -> None:
     assert "give --user" in run(local, "quota", "alter", "--set", "producer_byte_rate=1", code=2)
 
 
+@pytest.mark.long
 def test_offsets_are_exported_and_imported(local: LocalCluster, tmp_path: Path) -> None:
     run(local, "topic", "create", "moved")
     run(local, "group", "reset-offsets", "from", "--topic", "moved", "--to-earliest", "--execute")
@@ -195,6 +199,7 @@ def test_offsets_are_exported_and_imported(local: LocalCluster, tmp_path: Path) 
         assert "is not a document of export-offsets" in run(local, "group", "import-offsets", "to", str(file), code=2)
 
 
+@pytest.mark.long
 def test_offsets_that_do_not_fit_the_logs_are_not_imported(local: LocalCluster, tmp_path: Path) -> None:
     """A consumer would be reset, as its own policy says, and skip or repeat records without a word."""
     run(local, "topic", "create", "fits")
@@ -238,6 +243,7 @@ async def test_what_was_done_by_half_is_told(local: LocalCluster) -> None:
             await admin.alter_client_quotas(quotas)
 
 
+@pytest.mark.long
 async def test_the_lags_of_many_groups_take_few_requests(local: LocalCluster) -> None:
     lagging = TopicPartition("lagging", 0)
     async with open_cluster(ClientConfig(bootstrap=parse_addresses(local.bootstrap))) as cluster:

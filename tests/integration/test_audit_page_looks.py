@@ -30,6 +30,8 @@ from tests.support.audit_scenes import LOST_HOURS_AGO, company, company_flow, ma
 from tests.support.browser import Window, chromium
 from tests.support.contrasts import CONTRASTS, MIN_CONTRAST
 
+pytestmark = pytest.mark.long
+
 MAX_FIRST_VIEW_MS = 1000
 MAX_FRAME_MS = 16
 PAINTED = "performance.getEntriesByName('heat-map-painted')"
@@ -210,7 +212,6 @@ async def first_view_ms(window: Window, shown: ShownAudit) -> float:
     return float(await window.run(f"return {PAINTED}[0].startTime"))
 
 
-@pytest.mark.long
 async def test_the_first_view_of_a_thousand_topics_and_thirty_days_takes_less_than_a_second(window: Window) -> None:
     async with serving_audit(status=status_document(many_topics(1000)), flow=company_flow()) as shown:
         times = [await first_view_ms(window, shown) for _ in range(5)]
@@ -219,7 +220,6 @@ async def test_the_first_view_of_a_thousand_topics_and_thirty_days_takes_less_th
         assert await window.run("return document.getElementsByTagName('*').length") < 1000
 
 
-@pytest.mark.long
 async def test_scrolling_a_thousand_topics_paints_within_a_frame(window: Window) -> None:
     script = """
     return import('/grid_view.js').then(({ GridPicture }) => new Promise((resolve) => {
@@ -253,7 +253,6 @@ async def test_scrolling_a_thousand_topics_paints_within_a_frame(window: Window)
         assert paints[int(len(paints) * 0.9)] < MAX_FRAME_MS
 
 
-@pytest.mark.long
 async def test_ten_thousand_topics_with_the_worst_of_names_numbers_and_times(window: Window) -> None:
     long_name = "x" * 124 + "-" + "y" * 124
     bidi, emoji = "\u05d0\u05d1\u05d2", "\U0001f469\u200d\U0001f4bb\U0001f680"

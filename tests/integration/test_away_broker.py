@@ -28,6 +28,8 @@ from pipeline.settings import parse_addresses
 from tests.support.broker import BrokerProcess, configured_broker
 from tests.support.brokers import clock
 
+pytestmark = pytest.mark.long
+
 TOPIC = "kept"
 PARTITIONS = 3
 DEADLINE_S = 120
@@ -100,7 +102,6 @@ async def test_each_record_is_delivered_or_reported_once(broker: BrokerProcess) 
             assert Counter(await read_all(cluster, COUNT)) == Counter(values)
 
 
-@pytest.mark.long
 async def test_records_whose_outcome_is_unknown_are_said_to_be(broker: BrokerProcess) -> None:
     """A broker that was stopped writes what it had received when it goes on, after the records were given up."""
     values = [b"%d" % number for number in range(COUNT)]

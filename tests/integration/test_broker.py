@@ -110,6 +110,7 @@ def test_confluent_admin(broker: BrokerProcess) -> None:
     assert "admin" not in admin.list_topics(timeout=DEADLINE_S).topics
 
 
+@pytest.mark.long
 def test_a_second_broker_of_the_same_id_does_not_start(alone: BrokerProcess, tmp_path: Path, zookeeper: str) -> None:
     with configured_broker(tmp_path / "twin", zookeeper, broker_id=1, port=free_port()) as twin:
         twin.launch()
@@ -119,6 +120,7 @@ def test_a_second_broker_of_the_same_id_does_not_start(alone: BrokerProcess, tmp
         assert not (tmp_path / "twin" / "data").exists()
 
 
+@pytest.mark.long
 def test_a_stop_is_clean_and_a_restart_keeps_the_data(alone: BrokerProcess) -> None:
     values = [b"%d" % number for number in range(1000)]
     produce(alone, "t", values)
@@ -138,6 +140,7 @@ def test_a_killed_broker_resumes_with_its_logs(alone: BrokerProcess) -> None:
     assert consume(alone, "t", 1000) == values
 
 
+@pytest.mark.long
 def test_zookeeper_may_be_away_for_a_while(tmp_path: Path) -> None:
     port = free_port()
     values = [b"%d" % number for number in range(100)]

@@ -54,12 +54,14 @@ def nobody() -> str:
     return f"127.0.0.1:{free_port()}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [["produce"], ["consume"], ["topic", "describe"], ["topic", "delete"]])
 def test_an_unknown_topic_is_said_with_what_to_do(cluster: LocalCluster, command: list[str]) -> None:
     line = complaint(*command, "nope", "-b", cluster.bootstrap)
     assert line.startswith("topic nope does not exist: `pipeline topic create nope` creates it")
 
 
+@pytest.mark.long
 def test_offsets_past_the_end(cluster: LocalCluster) -> None:
     line = complaint("consume", "clicks", "--offset", "100", "-b", cluster.bootstrap)
     assert line == "--offset 100 is past the end of topic clicks: partition 0 at 3"
@@ -94,6 +96,7 @@ def test_a_topic_is_configured(cluster: LocalCluster) -> None:
     assert complaint("topic", "configure", "configured", *at, code=2).startswith("--set: is missing")
 
 
+@pytest.mark.long
 def test_records_are_deleted(cluster: LocalCluster) -> None:
     at = ("-b", cluster.bootstrap)
     assert pipeline("topic", "create", "shrinking", "--partitions", "2", *at).returncode == 0
@@ -106,6 +109,7 @@ def test_records_are_deleted(cluster: LocalCluster) -> None:
     assert "has no partition 7" in complaint("topic", "delete-records", "shrinking", "--partition", "7", *at, code=2)
 
 
+@pytest.mark.long
 def test_a_broker_is_described(cluster: LocalCluster) -> None:
     at = ("-b", cluster.bootstrap)
     told = json.loads(pipeline("broker", "describe", "--json", *at).stdout)
@@ -127,6 +131,7 @@ def test_a_broker_without_rack(cluster: LocalCluster) -> None:
     assert done.stdout.splitlines()[1].split() == ["1", "127.0.0.1", cluster.bootstrap.partition(":")[2], "-"]
 
 
+@pytest.mark.long
 def test_files_that_cannot_be_read(cluster: LocalCluster, tmp_path: Path) -> None:
     none, broken = tmp_path / "none", tmp_path / "broken"
     broken.write_text("{")
@@ -144,6 +149,7 @@ def test_files_that_cannot_be_read(cluster: LocalCluster, tmp_path: Path) -> Non
     assert complaint("local", "up", "--dir", str(broken), code=2) == f"--dir: {broken} cannot be used: File exists"
 
 
+@pytest.mark.long
 def test_services_are_found_by_host_and_port_alone(cluster: LocalCluster, tmp_path: Path) -> None:
     schema = tmp_path / "visit.avsc"
     schema.write_text(SCHEMA)
@@ -162,6 +168,7 @@ def test_services_are_found_by_host_and_port_alone(cluster: LocalCluster, tmp_pa
     wait_for("brokers' counts", lambda: "clicks" in pipeline("audit", "report", "--audit", audit).stdout)
 
 
+@pytest.mark.long
 def test_a_value_without_its_schema_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
     schema = tmp_path / "visit.avsc"
     schema.write_text(SCHEMA)
@@ -186,6 +193,7 @@ def test_a_missing_broker_is_reported_soon(nobody: str) -> None:
     assert complaint("topic", "list", "-b", nobody) == f"no broker answers at {nobody} within 5 s: Connection refused"
 
 
+@pytest.mark.long
 def test_no_zookeeper_and_one_without_brokers(nobody: str, zookeeper: str) -> None:
     assert complaint("topic", "list", "--zookeeper", nobody).startswith(f"no ZooKeeper answers at {nobody} within 5 s")
     assert (

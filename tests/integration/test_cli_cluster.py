@@ -20,6 +20,8 @@ from pipeline.errors import ConfigurationError
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.clients import wait_for, wait_until_true
 
+pytestmark = pytest.mark.long
+
 THROTTLE_BYTES = 50_000_000
 RECORD = bytes(1000)
 
@@ -267,7 +269,6 @@ def told_dead(cluster: LocalCluster) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.long
 def test_waiting_for_a_move_ends_when_its_target_stays_away(cluster: LocalCluster, tmp_path: Path) -> None:
     run(cluster, "topic", "create", "stuck", "--config", "min.insync.replicas=1")
     here = replicas_of(cluster, "stuck")[0][0]

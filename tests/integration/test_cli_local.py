@@ -48,6 +48,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_a_directory_serves_one_cluster_at_a_time_and_survives_a_kill(tmp_path: Path) -> None:
     options = ["--port", "0", "--dir", str(tmp_path)]
     with local_up(*options) as (process, ready):
@@ -110,6 +111,7 @@ def test_a_cluster_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path)
     assert "restarted" in told.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [["--set", "num.partition=1"], ["--port", "taken"]])
 def test_an_early_failure_leaves_no_temporary_directory(tmp_path: Path, options: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -180,6 +182,7 @@ def test_a_temporary_directory_is_kept_while_its_logs_explain_a_failure(written:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setting", ["broker.id=3", "http.listen=127.0.0.1:0"])
 def test_settings_that_are_chosen_for_each_broker_are_refused(tmp_path: Path, setting: str) -> None:
     command = [sys.executable, "-m", "pipeline", "local", "up", "--dir", str(tmp_path), "--set", setting]

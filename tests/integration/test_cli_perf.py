@@ -13,6 +13,8 @@ from pipeline.cli.main import main
 from pipeline.cli.terminal import output
 from pipeline.testing.local_cluster import LocalCluster
 
+pytestmark = pytest.mark.long
+
 Perf = Callable[..., "Ended"]
 
 

@@ -79,6 +79,7 @@ def test_json_lines_are_read_back(shell: Shell) -> None:
     ]
 
 
+@pytest.mark.long
 def test_times_and_last_records_select(shell: Shell) -> None:
     topic = shell.topic("timed", partitions=2)
     for partition, times in (("0", (1000, 3000, 5000)), ("1", (2000, 4000, 6000))):
@@ -97,6 +98,7 @@ def test_times_and_last_records_select(shell: Shell) -> None:
     assert read("-p", "1", "-o", "1", "-n", "1") == [4000]
 
 
+@pytest.mark.long
 def test_a_group_goes_on_after_what_was_printed(shell: Shell) -> None:
     topic = shell.topic("shared", partitions=2)
     shell.run("produce", topic, "-p", "0", given=b"".join(b"%d\n" % number for number in range(50)))
@@ -110,6 +112,7 @@ def test_a_group_goes_on_after_what_was_printed(shell: Shell) -> None:
     assert b"reads from its own offsets" in shell.run("consume", topic, "--group", "g", "--last", "1", code=2)[1]
 
 
+@pytest.mark.long
 def test_a_failure_tells_the_line_and_what_was_published(shell: Shell) -> None:
     topic = shell.topic("strict")
     _, told = shell.run("produce", topic, given=b"a\nb\n" + b"x" * 2_000_000 + b"\nc\n", code=1)
@@ -122,6 +125,7 @@ def test_a_failure_tells_the_line_and_what_was_published(shell: Shell) -> None:
     assert shell.run("consume", topic)[0] == b"a\nb\nd\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -136,6 +140,7 @@ def test_settings_are_checked(shell: Shell, arguments: list[str], reason: bytes)
     assert reason in shell.run("produce", "t", *arguments, code=2)[1]
 
 
+@pytest.mark.long
 def test_names_that_no_topic_has(cluster: LocalCluster, shell: Shell) -> None:
     assert b"no topic can have the name 'a b'" in shell.run("produce", "a b", code=2)[1]
     assert (
@@ -144,6 +149,7 @@ def test_names_that_no_topic_has(cluster: LocalCluster, shell: Shell) -> None:
     )
 
 
+@pytest.mark.long
 def test_streams_that_are_closed_or_full_end_a_command_quietly(shell: Shell) -> None:
     topic = shell.topic("streams")
     shell.run("produce", topic, given=b"a\nb\n" * 40_000)
@@ -164,6 +170,7 @@ def test_streams_that_are_closed_or_full_end_a_command_quietly(shell: Shell) -> 
         assert ended("produce", redirection) == (0, b"")
 
 
+@pytest.mark.long
 def test_a_reader_that_leaves_ends_a_command_that_waits(shell: Shell) -> None:
     topic = shell.topic("left")
     shell.run("produce", topic, given=b"a\n")
@@ -181,6 +188,7 @@ def test_a_reader_that_leaves_ends_a_command_that_waits(shell: Shell) -> None:
             assert process.stderr.read() == b""
 
 
+@pytest.mark.long
 def test_an_interrupted_member_commits_what_it_printed_and_leaves_its_group(shell: Shell) -> None:
     topic = shell.topic("interrupted")
     shell.run("produce", topic, given=b"a\nb\n")

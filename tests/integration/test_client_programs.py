@@ -11,6 +11,8 @@ import pytest
 
 from pipeline.testing.local_cluster import LocalCluster
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 400
 RECORDS = 1000

@@ -130,6 +130,7 @@ def test_a_foreign_client_reads_the_last_state_while_it_is_compacted_and_written
     assert set(again) <= set(before)
 
 
+@pytest.mark.long
 def test_the_broker_and_the_other_topics_live_when_the_cleaner_is_killed_or_hangs(broker: BrokerProcess) -> None:
     create(broker, "table", min_cleanable_dirty_ratio="0.0")
     produce(broker, "table", 0, 2000)
@@ -142,6 +143,7 @@ def test_the_broker_and_the_other_topics_live_when_the_cleaner_is_killed_or_hang
     check(consume(broker, "table"), 4000)
 
 
+@pytest.mark.long
 def test_old_segments_are_deleted_and_the_rest_compacted_with_both_policies(broker: BrokerProcess) -> None:
     create(broker, "table", cleanup_policy="compact,delete", retention_ms="3600000")
     produce(broker, "table", 0, 1000, age_ms=7_200_000)
@@ -158,6 +160,7 @@ def test_old_segments_are_deleted_and_the_rest_compacted_with_both_policies(brok
     assert found[0][0] >= 1000
 
 
+@pytest.mark.long
 def test_a_deletion_goes_after_delete_retention_ms(broker: BrokerProcess) -> None:
     create(broker, "table", delete_retention_ms="1")
     produce(broker, "table", 0, 1000)
@@ -178,6 +181,7 @@ def test_a_deletion_goes_after_delete_retention_ms(broker: BrokerProcess) -> Non
     check(consume(broker, "table"), total)
 
 
+@pytest.mark.long
 def test_a_damaged_partition_is_given_up_by_name_and_the_others_are_cleaned(broker: BrokerProcess) -> None:
     create(broker, "damaged", min_cleanable_dirty_ratio="1.0")
     produce(broker, "damaged", 0, 2000)

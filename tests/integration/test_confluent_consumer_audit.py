@@ -17,6 +17,8 @@ from pipeline.client.cluster.cluster import Cluster
 from tests.support.audit_reports import ReportedRow, hours_of, read_all_reports
 from tests.support.brokers import serving_cluster
 
+pytestmark = pytest.mark.long
+
 HOUR_MS = 3_600_000
 FIRST_HOUR_MS = 1_700_002_800_000
 COUNT = 100

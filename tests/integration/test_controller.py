@@ -13,6 +13,8 @@ from pipeline.coordination.embedded import ZooKeeperProcess
 from pipeline.coordination.zookeeper import ZooKeeper, open_zookeeper
 from tests.support.controllers import is_led, make_topic, register, running, state_of
 
+pytestmark = pytest.mark.long
+
 LEADERS = 2000
 MAX_CPU_S = 3.0
 

@@ -68,6 +68,7 @@ async def test_data_and_port_outlive_the_process(tmp_path: Path) -> None:
         assert rival.pid is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["rival", "r\u00efv\u00e4l"])
 async def test_a_server_that_took_the_port_meanwhile_is_not_taken_for_ours(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
@@ -81,6 +82,7 @@ async def test_a_server_that_took_the_port_meanwhile_is_not_taken_for_ours(
         assert first.pid is not None
 
 
+@pytest.mark.long
 async def test_a_server_that_cannot_start_tells_why(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "version-2").write_text("not a directory")

@@ -109,6 +109,7 @@ def test_columns_hold_every_record(cluster: Any) -> None:
     assert sum(int(match[2]) for match in found if match) == 10
 
 
+@pytest.mark.long
 def test_members_of_a_group_by_zookeeper_read_what_others_have_left(cluster: Any) -> None:
     create = ["topic", "create", "page_clicks", "-b", cluster.bootstrap]
     subprocess.run([sys.executable, "-m", "pipeline", *create], check=True, timeout=DEADLINE_S)
@@ -119,6 +120,7 @@ def test_members_of_a_group_by_zookeeper_read_what_others_have_left(cluster: Any
     assert run(*arguments, "2").splitlines()[-1] == "page_clicks: 2 records"
 
 
+@pytest.mark.long
 def test_spark_counts_by_key(cluster: Any) -> None:
     lines = run("spark_count_by_key.py", cluster.bootstrap, "page_views").splitlines()
     assert [line.split(",")[0] for line in lines] == [f"user-{number}: {COUNT // 10} records" for number in range(10)]

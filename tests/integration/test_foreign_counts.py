@@ -42,6 +42,8 @@ from tests.support.brokers import clock, serving_cluster
 from tests.support.mirrors import connected_to, mirror_settings
 from tests.support.reported_hours import hours_in, hours_of, read_headers, spans_of, wait_for_reports
 
+pytestmark = pytest.mark.long
+
 DEADLINE_S = 60
 CLICKS = [TopicPartition("clicks", number) for number in range(2)]
 FIRST_HOUR_MS = clock() // HOUR_MS * HOUR_MS - 3 * HOUR_MS
@@ -112,7 +114,7 @@ async def test_a_reader_reports_what_the_logs_hold_and_goes_on_after_a_kill(tmp_
         assert all(0 <= each <= clock() for each in created)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", [1, pytest.param(2), pytest.param(3)])
 async def test_readers_that_end_at_any_moment_leave_counts_that_are_right(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     async with east(tmp_path) as cluster:

@@ -27,6 +27,8 @@ from tests.support.foreign_way import INTERVAL_S, LIVE, ForeignWay, counted_mirr
 from tests.support.mirrors import put
 from tests.support.reported_hours import read_reports
 
+pytestmark = pytest.mark.long
+
 DEADLINE_S = 120
 CLICKS = [TopicPartition("clicks", number) for number in range(2)]
 FIRST_HOUR_MS = clock() // HOUR_MS * HOUR_MS - 3 * HOUR_MS
@@ -116,7 +118,6 @@ async def copy_all_but_one(source: Cluster, hub: Cluster) -> int:
     return lost
 
 
-@pytest.mark.long
 async def test_without_the_reader_nothing_is_exact(tmp_path: Path) -> None:
     async with serving_cluster(tmp_path / LIVE) as source, counting_hub(tmp_path / "hub") as hub:
         await create_topics(source, [NewTopic(name="clicks", partitions=len(CLICKS), replication_factor=1)])

@@ -7,8 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
+import pytest
+
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.clients import wait_for
+
+pytestmark = pytest.mark.long
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "consumer_group.py"
 PIPELINE = [sys.executable, "-m", "pipeline"]

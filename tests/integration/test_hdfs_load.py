@@ -87,6 +87,7 @@ def test_hdfs_keeps_what_the_commit_stands_on(hdfs: Any) -> None:
         files.delete(f"{path}/d")
 
 
+@pytest.mark.long
 def test_a_file_that_is_given_up_is_never_closed(hdfs: Any) -> None:
     """Garbage collection would wait without a deadline for a DataNode that is gone, in whatever thread it runs."""
     files = HdfsFileSystem(hdfs.url)

@@ -30,6 +30,8 @@ from tests.support.audit_reports import read_all_reports, until_reported
 from tests.support.brokers import clock, serving_cluster
 from tests.support.counted_producer import RECORDS
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 HOUR = 1_700_002_800_000
 GRACE_MS = 1_000

@@ -28,6 +28,8 @@ from tests.support.brokers import serving_cluster
 from tests.support.copies import read_logs
 from tests.support.counted_producer import RECORDS, WINDOW_MS
 
+pytestmark = pytest.mark.long
+
 DEADLINE_S = 120
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 3
@@ -99,7 +101,6 @@ async def test_a_killed_producer_has_not_ended_and_is_known_for_what_it_may_have
     assert sign_of(reports).is_ended is (moment == "ended")
 
 
-@pytest.mark.long
 async def test_closed_windows_of_a_killed_producer_are_reported_whole_and_none_is_reported_too_high(
     cluster: Cluster,
 ) -> None:

@@ -17,6 +17,8 @@ from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import LoadedTopic
 from tests.support.marked_processes import MARK, marked
 
+pytestmark = pytest.mark.long
+
 DEADLINE_S = 120
 SEED = 14
 
@@ -81,9 +83,9 @@ def interrupt(process: Any, mark: Any, number: Any, to_group: Any, is_done: Any 
     ("command", "number", "to_group"),
     [
         ("run", signal.SIGINT, True),
-        pytest.param("run", signal.SIGTERM, False, marks=pytest.mark.long),
-        pytest.param("sql", signal.SIGINT, False, marks=pytest.mark.long),
-        pytest.param("sql", signal.SIGTERM, True, marks=pytest.mark.long),
+        pytest.param("run", signal.SIGTERM, False),
+        pytest.param("sql", signal.SIGINT, False),
+        pytest.param("sql", signal.SIGTERM, True),
     ],
 )
 def test_a_signal_while_the_jvm_starts(topic: Any, command: Any, number: Any, to_group: Any) -> None:
@@ -111,7 +113,7 @@ def commit_something(topic: Any) -> None:
         )
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=pytest.mark.timeout(1800))])
 def test_a_signal_at_any_moment(topic: Any, rounds: Any) -> None:
     moments = random.Random(SEED)
     for _ in range(rounds):
@@ -141,7 +143,6 @@ def test_a_killed_driver_leaves_no_jvm(topic: Any) -> None:
         wait_until(lambda: not marked(mark), f"left: {marked(mark)}")
 
 
-@pytest.mark.long
 def test_what_an_interrupted_load_leaves_is_no_data(topic: Any) -> None:
     topic.produce(10)
     files, root = open_filesystem(topic.root)

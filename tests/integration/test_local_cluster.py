@@ -185,6 +185,7 @@ def free_pair_of_ports() -> int:
         return port
 
 
+@pytest.mark.long
 def test_a_process_that_dies_is_restarted_on_its_old_port(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as cluster:
         create_topic(cluster.bootstrap, "topic")
@@ -221,6 +222,7 @@ def test_a_cluster_that_did_not_start_says_why() -> None:
     assert not cluster.directory.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "message"),
     [

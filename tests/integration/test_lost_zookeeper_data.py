@@ -27,6 +27,8 @@ from tests.support.brokers import clock
 from tests.support.znodes import remove_tree
 from tests.support.zookeeper_backups import back_up, restore
 
+pytestmark = pytest.mark.long
+
 DEADLINE_S = 180
 CLICKS = TopicPartition("clicks", 0)
 
@@ -101,7 +103,6 @@ async def make_clicks(running: Site) -> Path:
     return running.handle.replicas.partitions[CLICKS].log.directory
 
 
-@pytest.mark.long
 async def test_a_topic_that_a_backup_lacks_is_kept_and_served_again(tmp_path: Path) -> None:
     async with site(tmp_path) as running:
         older = await running.back_up()

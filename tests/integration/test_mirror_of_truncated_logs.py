@@ -20,6 +20,8 @@ from pipeline.mirror.service import MirrorService
 from tests.support.brokers import Brokers, clock, replicated_cluster, serving_cluster
 from tests.support.mirrors import CLICKS, Site, batch_at, read, until_said
 
+pytestmark = pytest.mark.long
+
 DEADLINE_S = 120
 FAST: dict[str, Any] = {"replica_fetch_wait_max_ms": 100, "auto_leader_rebalance_enable": False}
 OLD = [b"old %d" % number for number in range(4)]

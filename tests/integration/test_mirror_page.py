@@ -20,6 +20,8 @@ from tests.support.browser import Window, chromium
 from tests.support.mirrors import CLICKS, DEADLINE_S, make, mirroring_of, publish, until, until_copied, until_said
 from tests.support.status_pages import ShownMirror, serving_page
 
+pytestmark = pytest.mark.long
+
 HOSTILE = "<script>document.title='caught'</script><img src=x onerror=\"document.title='caught'\">\u202e"
 
 

@@ -29,6 +29,8 @@ from tests.support.group_moves import (
 )
 from tests.support.mirrors import CLICKS, Site, make, publish, until, until_copied
 
+pytestmark = pytest.mark.long
+
 DEADLINE_S = 180
 VALUES = [b"%d" % number for number in range(40)]
 

@@ -34,6 +34,8 @@ from tests.support.mirror_site import Victim
 from tests.support.secured_zookeeper import acl_of, protected
 from tests.support.zookeeper_services import soon
 
+pytestmark = pytest.mark.long
+
 DIGEST = {"zookeeper.auth.scheme": "digest"}
 """Needs no list of users in ZooKeeper: ACLs alone protect."""
 BROKER = {"zookeeper.auth.username": "broker", "zookeeper.auth.password": "of-brokers", **DIGEST}
@@ -144,7 +146,6 @@ async def restart(victim: Victim, settings: Mapping[str, Any]) -> None:
     await victim.start()
 
 
-@pytest.mark.long
 async def test_a_group_of_mirrors_goes_on_while_its_znodes_are_protected_and_opened_again(tmp_path: Path) -> None:
     async with clusters(tmp_path) as site:
         bare: dict[str, Any] = {

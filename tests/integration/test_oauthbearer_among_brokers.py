@@ -19,6 +19,8 @@ from pipeline.errors import ConfigurationError
 from tests.integration.test_secured_cluster import client_config, cluster, config_of
 from tests.support.token_authority import CLIENT, CLIENT_SECRET, TokenAuthority
 
+pytestmark = pytest.mark.long
+
 LOGIN = f'OAuthBearerLoginModule required clientId="{CLIENT}" clientSecret="{CLIENT_SECRET}" scope="kafka";'
 JAAS_KEY = "listener.name.internal.oauthbearer.sasl.jaas.config"
 URL_KEY = "listener.name.internal.sasl.oauthbearer.token.endpoint.url"

@@ -26,6 +26,8 @@ from pipeline.records.tally import HOUR_MS
 from tests.support.brokers import clock, serving_cluster
 from tests.support.mirrors import CLICKS, make, mirroring_of, until_copied
 
+pytestmark = pytest.mark.long
+
 WINDOW_MS = 600_000
 VALUES = [b"GET /pages/%d HTTP/1.1 " % number * 40 for number in range(6)]
 

@@ -18,6 +18,8 @@ from tests.support.browser import Window, chromium
 from tests.support.contrasts import CONTRASTS, MIN_CONTRAST
 from tests.support.registry import serving_registry
 
+pytestmark = pytest.mark.long
+
 HOSTILE = "<script>document.title='caught'</script><img src=x onerror=\"document.title='caught'\">"
 SUBJECTS = 10_000
 MAX_SEARCH_MS = 1500
@@ -123,7 +125,6 @@ async def test_subjects_versions_differences_references_and_a_check(window: Wind
         assert complaints == []
 
 
-@pytest.mark.long
 async def test_fields_that_are_too_many_or_have_long_names_are_not_said_to_be_equal(window: Window) -> None:
     def inner(name: str, kind: str) -> dict[str, Any]:
         return {"name": "inner", "type": {"type": "record", "name": "Inner", "fields": [{"name": name, "type": kind}]}}

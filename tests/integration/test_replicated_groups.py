@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from pipeline.client.admin.groups import CommittedOffset, commit_offsets, fetch_offsets, find_coordinator
@@ -23,6 +24,8 @@ from pipeline.protocol.messages.offset_commit import (
 from pipeline.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from pipeline.protocol.schema import Message
 from tests.support.brokers import Brokers, replicated_cluster
+
+pytestmark = pytest.mark.long
 
 CLICKS = TopicPartition("clicks", 0)
 JOURNAL = "__consumer_offsets"

@@ -19,6 +19,8 @@ from pipeline.model import TopicPartition
 from tests.support.brokers import Brokers, clock, replicated_cluster
 from tests.support.zookeeper_backups import back_up, restore
 
+pytestmark = pytest.mark.long
+
 PARTITIONS = 6
 DEADLINE_S = 120
 LOST_TRANSACTIONS = 1000
@@ -101,7 +103,6 @@ async def test_running_brokers_follow_the_older_states_and_lose_nothing(tmp_path
         )
 
 
-@pytest.mark.long
 async def test_brokers_that_saw_more_join_before_a_restarted_broker_is_controller_alone(tmp_path: Path) -> None:
     """ZooKeeper refuses the sessions of those that saw newer transactions, and not that of a broker that saw none."""
     async with (

@@ -3,12 +3,15 @@
 from pathlib import Path
 from random import Random
 
+import pytest
 import trio
 
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from tests.support.brokers import Brokers, clock, replicated_cluster
+
+pytestmark = pytest.mark.long
 
 TOPIC = "orders"
 PARTITIONS = 4

@@ -17,6 +17,8 @@ from tests.support.http_proxy import Fault, FaultyProxy, faulty_proxy
 from tests.support.manifests import manifest_after
 from tests.support.s3_server import BUCKET, ENVIRONMENT, running_s3
 
+pytestmark = pytest.mark.long
+
 MANIFEST = "/_commits/00000000000000000001.json"
 PART = 5 << 20
 

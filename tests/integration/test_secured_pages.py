@@ -25,6 +25,8 @@ from tests.support.browser import Window, chromium
 from tests.support.registry import serving_registry
 from tests.support.secured_http import PASSWORDS, basic, http_files
 
+pytestmark = pytest.mark.long
+
 ORDER = json.dumps({"type": "record", "name": "Order", "namespace": "shop", "fields": []})
 
 

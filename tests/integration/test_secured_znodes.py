@@ -23,6 +23,8 @@ from tests.support.brokers import Brokers, clock, replicated_cluster
 from tests.support.secured_zookeeper import BROKER, PASSWORD, USERS, acl_of, encrypted, protected, tls_settings
 from tests.support.zookeeper_backups import back_up, restore
 
+pytestmark = pytest.mark.long
+
 SECURED = {"zookeeper.set.acl": True}
 SETTINGS: dict[str, Any] = {
     "replica_fetch_wait_max_ms": 50,
@@ -115,7 +117,7 @@ async def test_a_running_cluster_goes_from_open_to_secured_znodes(tmp_path: Path
         )
 
 
-@pytest.mark.parametrize("requires_user", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("requires_user", [True, pytest.param(False)])
 async def test_a_broker_without_credentials_is_refused_and_told_why(tmp_path: Path, requires_user: bool) -> None:
     process = ZooKeeperProcess(tmp_path / "zookeeper", protection=encrypted(tmp_path, requires_user=requires_user))
     tls = tls_settings(tmp_path)
@@ -142,7 +144,6 @@ async def test_a_broker_without_credentials_is_refused_and_told_why(tmp_path: Pa
             assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.long
 async def test_brokers_with_acls_follow_a_zookeeper_that_came_back_older(tmp_path: Path) -> None:
     process = ZooKeeperProcess(tmp_path / "zookeeper", protection=ServerProtection(users=USERS, requires_user=False))
     site = Site(process, protected(BROKER, SECURED))

@@ -32,6 +32,8 @@ from tests.support.secured_zookeeper import (
 )
 from tests.support.zookeeper_services import soon
 
+pytestmark = pytest.mark.long
+
 ALL, READ = 31, 1
 SECURED = {"zookeeper.set.acl": True}
 READABLE = {"sasl:broker": ALL, "world:anyone": READ}

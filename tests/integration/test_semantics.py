@@ -18,11 +18,13 @@ from pipeline.testing.local_cluster import LocalCluster
 from tests.support.semantic_programs import MEAN, PORTION, USERS, Amounts, Record, Rig, entries, numbered
 from tests.support.sizes import size
 
+pytestmark = pytest.mark.long
+
 COMMIT_AFTER = 50  # of at_least_once.py
 MOMENTS = [
     pytest.param(1, 1, id="a kill"),
     *(
-        pytest.param(20, seed, id=f"20 kills, seed {seed}", marks=[pytest.mark.long, pytest.mark.timeout(900)])
+        pytest.param(20, seed, id=f"20 kills, seed {seed}", marks=pytest.mark.timeout(900))
         for seed in range(2, 2 + size(1, 2))
     ),
 ]
@@ -48,7 +50,6 @@ def in_order(rig: Rig) -> bool:
     return all(numbers == sorted(numbers) for numbers in by_user.values())
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("kills", "seed"), MOMENTS)
 def test_at_most_once_repeats_nothing(
     cluster: Any, tmp_path: Path, numbers: Callable[[], list[Record]], kills: int, seed: int
@@ -67,7 +68,6 @@ def test_at_most_once_repeats_nothing(
     assert 0 <= lost <= kills  # the one record that was committed, and whose work had not begun
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("kills", "seed"), MOMENTS)
 def test_at_least_once_loses_nothing(
     cluster: Any, tmp_path: Path, numbers: Callable[[], list[Record]], kills: int, seed: int
@@ -110,7 +110,6 @@ def test_exactly_once_loses_and_repeats_nothing(
     print(f"{program}: {kills} kills, {published} records, sums are equal")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("kills", "seed"), MOMENTS)
 def test_a_change_subscription_keeps_a_copy_of_a_compacted_topic(
     cluster: Any, tmp_path: Path, kills: int, seed: int

@@ -32,7 +32,7 @@ DEADLINE_S = 180
 PARTITIONS = 3
 ROWS = 3000
 
-pytestmark = pytest.mark.timeout(900)  # the jars are fetched when they are not there yet
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # the jars are fetched when they are not there yet
 
 _topic_numbers = count()
 

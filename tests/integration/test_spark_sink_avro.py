@@ -15,6 +15,8 @@ from tests.integration.test_spark_sink import create_topics, read_all
 from tests.support.registry_thread import registry_in_thread
 from tests.support.secured_http import PASSWORDS, TOKEN, http_files
 
+pytestmark = pytest.mark.long
+
 with warnings.catch_warnings(record=True):  # authlib, which it needs, warns of its own future
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.avro import AvroDeserializer
@@ -54,7 +56,6 @@ def read(local: LocalCluster, topic: str) -> list[Any]:
         return [decode(message.value(), context) for message in read_all(local.bootstrap, topic)]
 
 
-@pytest.mark.long
 def test_columns_are_encoded_by_the_latest_schema_of_the_subject(spark: Any, local: LocalCluster) -> None:
     write(spark, local, SELECTED, "visits")
     found = sorted((row["at"].timestamp(), row["page"], row["referrer"], row["count"]) for row in read(local, "visits"))
@@ -77,7 +78,6 @@ def test_columns_that_do_not_fit_are_named_before_a_task_starts(spark: Any, loca
         write(spark, local, "'text' AS value", "visits")
 
 
-@pytest.mark.long
 def test_sink_and_source_log_in_at_a_registry_with_users(spark: Any, local: LocalCluster, tmp_path: Path) -> None:
     create_topics(local.bootstrap, "closed")
     files = http_files(tmp_path)

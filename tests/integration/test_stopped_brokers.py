@@ -3,6 +3,7 @@
 from pathlib import Path
 from random import Random
 
+import pytest
 import trio
 
 from pipeline.audit.events.report import CountReport
@@ -16,6 +17,8 @@ from pipeline.records.tally import HOUR_MS
 from tests.support.audit_reports import read_all_reports
 from tests.support.broker import BrokerProcess, configured_broker
 from tests.support.brokers import clock
+
+pytestmark = pytest.mark.long
 
 RECORDS = 5
 

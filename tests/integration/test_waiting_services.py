@@ -18,6 +18,8 @@ from pipeline.coordination.embedded import ZooKeeperProcess
 from pipeline.processes import free_port
 from tests.support.broker import START_DEADLINE_S, configured_broker
 
+pytestmark = pytest.mark.long
+
 NOBODY = f"127.0.0.1:{free_port()}"
 
 
@@ -131,7 +133,6 @@ def test_mirror_and_audit_wait_for_clusters(tmp_path: Path, noun: str, settings:
         service.stop()
 
 
-@pytest.mark.long
 def test_a_change_that_waits_for_zookeeper_says_so(tmp_path: Path) -> None:
     port = free_port()
     with (

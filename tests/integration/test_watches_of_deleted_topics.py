@@ -3,6 +3,7 @@
 import uuid
 from pathlib import Path
 
+import pytest
 import trio
 
 from pipeline.broker.cluster.topic_watcher import TopicWatcher
@@ -14,6 +15,8 @@ from pipeline.coordination.interface import CreateNode, DeleteNode
 from pipeline.coordination.znodes import TOPICS, TopicAssignment
 from pipeline.coordination.zookeeper import ZooKeeper, open_zookeeper
 from pipeline.model import BrokerId
+
+pytestmark = pytest.mark.long
 
 ROUNDS = 5
 AT_ONCE = 100

@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+import pytest
 
 from pipeline.hadoop.load import LoadConfig, run_load
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import LoadedTopic
+
+pytestmark = pytest.mark.long
 
 
 def test_a_load_and_a_read_need_no_jar_beside_those_of_pyspark(spark: Any, tmp_path: Path) -> None:

@@ -8,7 +8,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from pipeline.processes import free_port
+
+pytestmark = pytest.mark.long
 
 DEADLINE_S = 60.0
 

@@ -18,6 +18,8 @@ from pipeline.errors import ConfigurationError, CoordinationLostError, Coordinat
 from pipeline.model import HostPort
 from tests.support.zookeeper_backups import back_up, restore
 
+pytestmark = pytest.mark.long
+
 DEADLINE_S = 120
 SESSION_TIMEOUT_MS = 6_000
 
@@ -227,7 +229,7 @@ async def test_a_chroot_is_made_and_hides_the_rest(zookeeper: str, zookeeper_ser
         assert await inside.get("/a") == (b"x", 0)
 
 
-@pytest.mark.parametrize("is_session_in_backup", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("is_session_in_backup", [True, pytest.param(False)])
 async def test_a_server_that_was_restored_refuses_no_client_for_ever(
     tmp_path: Path, *, is_session_in_backup: bool
 ) -> None:

@@ -24,6 +24,8 @@ from pipeline.errors import (
 )
 from tests.support.zookeeper_services import DEADLINE_S, Service, soon, until, until_gone
 
+pytestmark = pytest.mark.long
+
 # Sessions
 
 

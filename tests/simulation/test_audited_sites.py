@@ -39,6 +39,7 @@ def test_variants_replace_what_is_there_and_leave_it_as_it_was() -> None:
     assert BrokerCounter.appended is kept
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "name",

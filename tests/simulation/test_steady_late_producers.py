@@ -158,6 +158,7 @@ def check_late_producer(scene: LateWay, steps: int, *, checked_each: int = 1) ->
     assert scene.exit_code(FIRST_HOUR_MS - scene.late_ms - HOUR_MS, way.now_ms) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rests", [False, True], ids=["always under way", "rests between"])
 def test_hours_of_a_producer_that_is_always_70_minutes_late_become_complete(rests: bool, tmp_path: Path) -> None:
     check_late_producer(LateWay(tmp_path, late_ms=70 * MINUTE_MS, step_ms=15 * MINUTE_MS, rests=rests), 26)

@@ -1,5 +1,7 @@
 """`make test-long`: the tests marked `long`. Each file is a part of its own; four run at a time.
 
+A last part tries the properties that `make test` tries, with more examples.
+
 Files whose tests have bounds of time run at the end, alone.
 
 With `--resume FILE`, parts that passed with this code are not run again; the file keeps how long each took. What a part
@@ -23,6 +25,7 @@ from tests.support.sizes import SIZE
 from tests.support.suite import ROOT, Part, PartResult, Suite, say
 
 LONG = ("-m", "long")
+PROPERTIES: Final = Part("properties", ["."], options=("-m", "hypothesis and not long"))
 CODE = ("bench", "deploy", "examples", "pipeline", "tests")
 TIMED: Final = frozenset(
     {
@@ -51,8 +54,8 @@ class PassedParts:
         """Those that passed with this code."""
 
     def add(self, result: PartResult) -> None:
-        """A part has ended; it is kept if it passed and is a file."""
-        if self._path is not None and result.exit_code == 0 and result.name.endswith(".py"):
+        """A part has ended; it is kept if it passed and is none of tests that ran once more."""
+        if self._path is not None and result.exit_code == 0 and result.name in self._codes:
             row = {"part": result.name, "code": self._codes[result.name], "seconds": round(result.duration_s)}
             with self._path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -67,7 +70,7 @@ def files_with_long_tests(paths: Sequence[str], root: Path = ROOT) -> list[str]:
 
 
 def states_of_code(files: Sequence[str], root: Path = ROOT, size: str = SIZE) -> dict[str, str]:
-    """Return for each file below `tests` a digest of what its result rests on, which this program is not."""
+    """Return for each part, a file below `tests` or `PROPERTIES`, a digest of what it rests on; not this program."""
     shared = hashlib.sha256(size.encode())
     paths = (path for folder in CODE for path in sorted((root / folder).rglob("*")))
     for path in paths:
@@ -77,7 +80,9 @@ def states_of_code(files: Sequence[str], root: Path = ROOT, size: str = SIZE) ->
     states = {}
     for file in files:
         digest = shared.copy()
-        digest.update((root / "tests" / file).read_bytes())
+        own = sorted((root / "tests").rglob("test_*.py")) if file == PROPERTIES.name else [root / "tests" / file]
+        for path in own:
+            digest.update(path.read_bytes())
         states[file] = digest.hexdigest()
     return states
 
@@ -86,7 +91,7 @@ def parts_left(files: Sequence[str], passed: PassedParts) -> Iterator[Part]:
     """Yield those that have not passed, of unknown duration first, then the longest first."""
     for file in sorted(files, key=lambda file: -passed.durations_s.get(file, float("inf"))):
         if file not in passed.names:
-            yield Part(file, [file], options=LONG)
+            yield PROPERTIES if file == PROPERTIES.name else Part(file, [file], options=LONG)
 
 
 def run_parts(
@@ -112,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began_s = time.monotonic()
-    files = files_with_long_tests(options.paths)
+    files = [*files_with_long_tests(options.paths), *([] if options.paths else [PROPERTIES.name])]
     passed = PassedParts(options.resume, states_of_code(files))
     left = list(parts_left(files, passed))
     failed = run_parts(left, options.jobs, passed.add)

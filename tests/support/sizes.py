@@ -3,7 +3,17 @@
 import os
 from typing import Final
 
-SIZE: Final = os.environ.get("SIZE", "usual")
+SIZES: Final = ("usual", "full")
+
+
+def size_named(name: str) -> str:
+    """Return the name of a size. Raises ValueError for another name, as a long run of the wrong size is lost time."""
+    if name not in SIZES:
+        raise ValueError(f"SIZE is {name}: it has to be one of {', '.join(SIZES)}")
+    return name
+
+
+SIZE: Final = size_named(os.environ.get("SIZE") or SIZES[0])
 
 
 def size(usual: int, full: int) -> int:

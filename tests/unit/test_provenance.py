@@ -180,6 +180,7 @@ def test_a_provenance_too_large_for_the_protocol_is_not_encoded() -> None:
         provenance.encode()
 
 
+@pytest.mark.long
 def test_a_topic_that_grew_hundreds_of_times_is_encoded() -> None:
     provenance = Provenance()
     for number in range(800):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.long_suite import (
+    PROPERTIES,
     TIMED,
     PassedParts,
     files_with_long_tests,
@@ -16,7 +17,8 @@ from tests.support.long_suite import (
     run_parts,
     states_of_code,
 )
-from tests.support.suite import MAX_REPEATED, PARTS, ROOT, Part, Suite
+from tests.support.sizes import SIZES, size_named
+from tests.support.suite import MAX_REPEATED, PARTS, ROOT, Part, PartResult, Suite
 
 TESTS = """\
 import pytest
@@ -25,6 +27,12 @@ def test_ordinary(): pass
 
 @pytest.mark.long
 def test_soak(): pass
+"""
+
+EXAMPLES = """\
+from hypothesis import settings
+
+print(f"{settings.default.max_examples} examples")
 """
 
 FAILS_ONCE = """\
@@ -68,6 +76,7 @@ def test_each_file_of_tests_is_in_one_part_of_the_suite() -> None:
     assert found == dict.fromkeys(files, 1)
 
 
+@pytest.mark.long
 def test_a_test_that_passes_when_it_runs_alone_is_named_and_one_that_fails_again_ends_the_suite(
     tmp_path: Path, capfd: Any
 ) -> None:
@@ -89,6 +98,7 @@ def test_a_test_that_passes_when_it_runs_alone_is_named_and_one_that_fails_again
     assert suite.run([write("many", "import pytest\n" + many)]) == "many"
 
 
+@pytest.mark.long
 def test_long_tests_that_passed_with_this_code_are_not_run_again(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long: x\n", encoding="utf-8")
@@ -112,21 +122,22 @@ def test_long_tests_that_passed_with_this_code_are_not_run_again(tmp_path: Path)
 
 def test_the_state_of_a_part_rests_on_all_code_and_of_the_tests_on_its_own(tmp_path: Path) -> None:
     files = ["test_a.py", "deep/test_b.py"]
+    parts = [*files, PROPERTIES.name]
     shared = ("pipeline/x.py", "deploy/role.yml", "tests/support/y.py")
     for name in (*shared, *(f"tests/{file}" for file in files)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("", encoding="utf-8")
 
     def changed_by(name: str) -> set[str]:
-        before = states_of_code(files, tmp_path)
+        before = states_of_code(parts, tmp_path)
         (tmp_path / name).write_text("changed", encoding="utf-8")
-        after = states_of_code(files, tmp_path)
-        return {file for file in files if before[file] != after[file]}
+        after = states_of_code(parts, tmp_path)
+        return {part for part in parts if before[part] != after[part]}
 
     for name in shared:
-        assert changed_by(name) == {*files}
+        assert changed_by(name) == {*parts}
     for file in files:
-        assert changed_by(f"tests/{file}") == {file}
+        assert changed_by(f"tests/{file}") == {file, PROPERTIES.name}
     assert states_of_code(files, tmp_path, "full") != states_of_code(files, tmp_path, "usual")
 
 
@@ -142,3 +153,26 @@ def test_long_tests_with_bounds_of_time_run_alone_at_the_end(tmp_path: Path) -> 
     failed = run_parts(parts, 2, lambda result: ended.append(result.name), timed=names[:1], root=tmp_path)
     assert failed == "tests/test_failing.py::test_it"
     assert (ended[-1], set(ended[:3])) == (names[0], set(names[1:]))
+
+
+def test_properties_are_a_part_that_is_kept_as_the_files_are(tmp_path: Path) -> None:
+    kept, names = tmp_path / "passed.jsonl", ["test_a.py", PROPERTIES.name]
+    passed = PassedParts(kept, dict.fromkeys(names, "code"))
+    passed.add(PartResult(PROPERTIES.name, 0, (), 9.0))
+    assert list(parts_left(names, passed))[1:] == [PROPERTIES]
+    again = PassedParts(kept, dict.fromkeys(names, "code"))
+    assert [part.name for part in parts_left(names, again)] == ["test_a.py"]
+
+
+@pytest.mark.parametrize(("options", "expected"), [([], 25), (["-m", "long"], 100)])
+def test_properties_have_few_examples_in_make_test_alone(options: Any, expected: int, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_bytes((ROOT / "tests/conftest.py").read_bytes())
+    (tmp_path / "test_sample.py").write_text(EXAMPLES, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-q", "-s", *options, tmp_path]
+    assert f"{expected} examples\n" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def test_a_size_that_there_is_not_is_named() -> None:
+    assert [size_named(name) for name in SIZES] == ["usual", "full"]
+    with pytest.raises(ValueError, match=r"^SIZE is Full: it has to be one of usual, full$"):
+        size_named("Full")

@@ -423,6 +423,7 @@ def other_topics(count: int) -> list[Any]:
     return [report(Tier.BROKER, "east", TopicPartition(f"t{number:04}", 0), {HOUR: FULL}) for number in range(count)]
 
 
+@pytest.mark.long
 async def test_topics_in_metrics_are_bounded() -> None:
     site = AuditSite()
     site.apply(other_topics(1_010))

@@ -3,6 +3,8 @@
 import struct
 from itertools import islice
 
+import pytest
+
 from bench.lines import event_bytes, log_events
 from bench.load.drivers import LoadRun
 from bench.load.rows import AVRO, OURS, RECORDS, SPARK, comparisons
@@ -16,6 +18,7 @@ def test_a_full_run_has_all_values_codecs_partitions_and_formats() -> None:
     assert len(comparisons(Options(quick=True))) == 8
 
 
+@pytest.mark.long
 def test_rates_are_compared_and_a_failure_of_either_program_is_told() -> None:
     [each] = comparisons(Options(rows="Avro records, none, 4 partitions -> parquet", scale=0.001))
     payload = each.topic.payload_bytes

@@ -53,6 +53,7 @@ def run(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]
     return subprocess.run(program, check=False, **given)  # type: ignore[call-overload, no-any-return]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [("--help",), ("topic", "--help"), ("completion", "bash"), ("profile", "list")])
 def test_a_reader_that_left_ends_a_command_as_sigpipe_does(arguments: tuple[str, ...]) -> None:
     read, write = os.pipe()
@@ -71,6 +72,7 @@ def test_the_version_is_shown() -> None:
     assert f"Python {sys.version.split()[0]}" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topic", "create", "--help"]])
 def test_a_full_or_closed_stdout_is_one_line_at_most(arguments: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
@@ -81,6 +83,7 @@ def test_a_full_or_closed_stdout_is_one_line_at_most(arguments: list[str]) -> No
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_a_shell_completes_commands_and_options() -> None:
     def completions(text: str) -> list[str]:
         words = {"COMP_WORDS": text, "COMP_CWORD": str(len(text.split(" ")) - 1), "_PIPELINE_COMPLETE": "complete_bash"}
@@ -91,6 +94,7 @@ def test_a_shell_completes_commands_and_options() -> None:
     assert completions("pipeline topic list --boot") == ["--bootstrap"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_script_of_a_shell_is_sound(shell: str, tmp_path: Path) -> None:
     script = run("completion", shell).stdout

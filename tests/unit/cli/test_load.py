@@ -36,6 +36,7 @@ READERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", READERS)
 def test_a_topic_without_commits_is_reported(tmp_path: Path, command: Any) -> None:
     root = (tmp_path / "none").as_uri()
@@ -43,6 +44,7 @@ def test_a_topic_without_commits_is_reported(tmp_path: Path, command: Any) -> No
     assert (code, said) == (1, f"pipeline: visits has no commits below {root}\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -58,6 +60,7 @@ def test_wrong_settings_of_a_run(arguments: Any, said: Any) -> None:
     assert stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_a_resident_load_prints_no_results() -> None:
     code, stderr = load(*RUN, "--root", "/data", "--set", "value.format=binary", "--interval", "60s", "--json")
     assert (code, stderr) == (2, "pipeline: --json: a resident load prints no results, its log is JSON\n")

@@ -84,6 +84,7 @@ def test_a_start_and_a_stop_by_a_signal_are_logged(tmp_path: Path, number: signa
     assert b"hush" not in stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "code", "reason"),
     [

@@ -34,6 +34,7 @@ def alerts_of(path: Path) -> list[dict[str, Any]]:
     return [rule for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rules", RULES, ids=lambda path: path.name)
 def test_rules_fire_when_they_should_and_else_not(rules: Any) -> None:
     """promtool runs the rules over series of samples; each alert fires in one test, and is silent at another time."""

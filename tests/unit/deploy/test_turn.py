@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[3] / "deploy/ansible/roles/pipeline/files/turn.py"
 LONG = "600"
 
@@ -48,6 +50,7 @@ def test_a_file_that_was_cut_off_stops_nobody(tmp_path: Path) -> None:
         assert turn(path, "take", "bob (run 2)", LONG) == (0, ""), text
 
 
+@pytest.mark.long
 def test_of_many_in_the_same_instant_one_gets_it(tmp_path: Path) -> None:
     takers = [started(tmp_path / "turn", "take", f"run {number}", LONG) for number in range(20)]
     for taker in takers:

@@ -117,6 +117,7 @@ def test_a_segment_that_is_missing_is_noticed_and_an_operator_may_go_on_without_
     batches.append(log, batches.make(1))
 
 
+@pytest.mark.long
 def test_a_flipped_bit_in_a_time_index_hides_no_record_from_a_search_by_time(
     reopen: Reopened, tmp_path: Path, batches: Batches
 ) -> None:

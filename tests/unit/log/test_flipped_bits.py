@@ -189,6 +189,7 @@ def flip_and_judge(image: Image, path: Path, bit: int, batches: Batches) -> None
         image.restore()
 
 
+@pytest.mark.long
 def test_a_sample_of_flipped_bits(image: Image, batches: Batches) -> None:
     bits = random.Random(5).sample(image.bits(), SAMPLE)
     for path, bit in bits:

@@ -52,6 +52,7 @@ def expected_after(tmp_path: Path) -> tuple[set[int], list[tuple[int, int]]]:
     return kept, run.groups
 
 
+@pytest.mark.long
 def test_a_log_killed_at_every_step_of_a_replacement_is_old_or_new(tmp_path: Path) -> None:
     kept, groups = expected_after(tmp_path)
     assert len(groups) > 1
@@ -146,6 +147,7 @@ def transactions_scenario(path: Path, files: Files) -> None:
     directory.close()
 
 
+@pytest.mark.long
 def test_transactions_are_right_after_a_kill_at_every_step(tmp_path: Path) -> None:
     prepare_transactions(tmp_path / "prepared")
     change = 1

@@ -47,6 +47,7 @@ def expire(
 SIZES = st.lists(st.tuples(st.integers(1, 100), st.integers(0, 50), st.integers(0, 1000)), min_size=1, max_size=8)
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(
     rows=SIZES,
@@ -358,6 +359,7 @@ def run_until(path: Path, batches: Batches, change: int, seed: int) -> bool:
     return not finished
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_a_crash_at_every_step_deletes_a_beginning_and_no_more(tmp_path: Path, batches: Batches, seed: int) -> None:
     change = 1

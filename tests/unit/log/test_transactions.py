@@ -124,6 +124,7 @@ def test_producers_with_an_open_transaction_are_kept_and_snapshots_tell_of_it(ba
     assert restored.end_transaction(read_header(marker(10, 1, COMMIT, 0))) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_a_crash_at_every_step_leaves_what_the_batches_tell(
     tmp_path: Path, open_log: Opener, batches: Batches, seed: int

@@ -184,6 +184,7 @@ def facts(log: UnifiedLog) -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_a_truncated_log_is_as_one_that_never_had_the_tail(tmp_path: Path, batches: Batches, seed: int) -> None:
     follower = Follower(tmp_path / "logs", random.Random(seed), batches)
@@ -195,6 +196,7 @@ def test_a_truncated_log_is_as_one_that_never_had_the_tail(tmp_path: Path, batch
     follower.check(tmp_path)
 
 
+@pytest.mark.long
 def test_whenever_the_machine_stops_the_log_is_a_beginning_of_what_it_was(tmp_path: Path, batches: Batches) -> None:
     stopped = 0
     for seed in range(40):
@@ -213,6 +215,7 @@ def test_whenever_the_machine_stops_the_log_is_a_beginning_of_what_it_was(tmp_pa
     assert stopped > 50
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flushed", [False, True])
 def test_a_stop_at_every_step_of_a_truncation(tmp_path: Path, batches: Batches, flushed: bool) -> None:
     for cut in (1, 4):

@@ -305,6 +305,7 @@ def test_offsets_by_time_where_time_goes_back(open_log: Opener, batches: Batches
         assert to_end(log.offset_for_timestamp(timestamp)) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
 def test_a_search_by_time_takes_little_memory_of_what_a_batch_holds(
     open_log: Opener, batches: Batches, codec: Codec

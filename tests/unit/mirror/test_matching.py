@@ -17,6 +17,7 @@ BOUND_S = 10
 """Far less than such a match takes, and far more than its bound, on a busy machine."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "pattern",
     ["(a+)+$", "(a|aa)+", "(a*)*c", "([a-z]+-?)*events", "a?" * 40 + "a" * 40 + "c", ".*a.*a.*a.*a.*a.*a.*a.*c"],
@@ -50,6 +51,7 @@ def test_a_pattern_that_is_slow_for_many_names_is_tried_on_no_more() -> None:
     assert list(selection.slow) == names
 
 
+@pytest.mark.long
 async def test_a_topic_on_which_a_pattern_takes_for_ever_is_shown_and_others_are_copied(site: Site) -> None:
     await make(site.east)
     await make(site.east, NAME)

@@ -47,6 +47,7 @@ def line(service: MirrorService, topic: str = "clicks", partition: int = 0) -> d
     return {"state": None, "lag": None}
 
 
+@pytest.mark.long
 async def test_a_paused_partition_is_not_copied_and_its_lag_is_true_also_after_a_restart(site: Site) -> None:
     await make(site.east, partitions=2)
     for partition in (0, 1):
@@ -138,6 +139,7 @@ async def test_the_lag_of_a_paused_partition_is_unknown_while_the_source_is_away
             assert line(service)["lag"] is None
 
 
+@pytest.mark.long
 async def test_a_halted_partition_that_is_paused_halts_again_when_it_is_resumed(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"copied")

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import httpx
+import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
@@ -65,6 +66,7 @@ async def until_fresh(registry: httpx.AsyncClient) -> None:
             await trio.sleep(0.05)
 
 
+@pytest.mark.long
 async def test_a_replica_reads_alone_forwards_writes_and_knows_how_old_it_may_be(site: Site) -> None:
     async with registry_in(site.east) as source:
         address = f"{source.base_url.host}:{source.base_url.port}"
@@ -93,6 +95,7 @@ async def test_a_replica_reads_alone_forwards_writes_and_knows_how_old_it_may_be
                 assert everywhere[0] == everywhere[1]
 
 
+@pytest.mark.long
 async def test_a_replica_without_its_source_answers_reads_and_claims_no_freshness(site: Site) -> None:
     async with registry_in(site.east) as source:
         assert await register(source, "A") == 1

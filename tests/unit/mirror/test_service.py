@@ -235,6 +235,7 @@ async def test_a_hub_that_is_away_from_the_start_is_soon_said(site: Site) -> Non
             assert source_errors(service) == {"east": "not reached yet", "west": "not reached yet"}
 
 
+@pytest.mark.long
 async def test_partitions_of_other_hub_brokers_are_copied_while_one_is_away(site: Site, tmp_path: Path) -> None:
     zookeeper = MemoryZooKeeper()
     async with serving_cluster(tmp_path / "one", zookeeper=zookeeper) as hub:

@@ -54,6 +54,7 @@ async def change(service: MirrorService, *flows: dict[str, Any], **more: Any) ->
     await service.settings.apply(mirror_settings("east", "west", flows=list(flows), **more), version)
 
 
+@pytest.mark.long
 async def test_a_throttled_flow_delays_no_other_and_is_released_live(site: Site) -> None:
     await make(site.east, "bulk")
     await make(site.east, "live")
@@ -117,6 +118,7 @@ async def test_partitions_take_turns_at_a_total_of_a_few_batches(site: Site) -> 
         await until(lambda: all(copied(site, topic) > 4 * BATCH for topic in topics))
 
 
+@pytest.mark.long
 async def test_very_many_requests_at_once_make_no_burst(site: Site) -> None:
     rate, partitions = 40_000, 60
     await make(site.east, "bulk", partitions=partitions)

@@ -88,6 +88,7 @@ def located(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.long
 async def test_flows_are_added_and_removed_while_others_are_copied(site: Site, located: list[str]) -> None:
     for topic in ("clicks", "views"):
         await make(site.east, topic)
@@ -147,6 +148,7 @@ async def test_sources_are_added_and_removed(site: Site, located: list[str]) -> 
         assert located == ["clicks-0"] * 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 async def test_many_applies_under_load_lose_and_double_nothing(site: Site, seed: int) -> None:
     rng = Random(seed)

@@ -260,6 +260,7 @@ async def test_produce_requests_of_very_many_partitions_take_memory_for_these(se
         assert held[0] >= ELEMENTS_BYTES
 
 
+@pytest.mark.long
 async def test_a_request_that_waits_for_others_keeps_nothing_of_what_it_said(serve: Any) -> None:
     may_go_on, waits = trio.Event(), trio.Event()
 

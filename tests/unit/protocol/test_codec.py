@@ -101,6 +101,7 @@ def test_a_message_in_pieces_is_the_same(cls: type[Message], version: int, monke
     check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("note_bytes", [100, 4000, 30_000])
 def test_a_message_in_pieces_is_in_memory_once(note_bytes: int) -> None:
     whole_bytes = 20_000_000

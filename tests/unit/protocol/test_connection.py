@@ -232,6 +232,7 @@ def decoded(machine: ServerConnection) -> Request[Message] | None:
     return request.decode() if isinstance(request, LargeRequest) else request
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nesting", ["topics", "partitions"])
 def test_a_request_of_very_many_small_elements_is_refused_before_it_is_decoded(nesting: str) -> None:
     """A hundred megabytes of empty names would take seconds and gigabytes."""

@@ -12,6 +12,7 @@ from pipeline.records.compression import Codec
 from pipeline.records.record import iterate_records
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", Codec)
 def test_built_records_are_read_back(
     codec: Codec, build_batch: Callable[..., bytearray], records_of: Callable[..., Any], generated_fields: Any

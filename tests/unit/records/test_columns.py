@@ -53,6 +53,7 @@ def _arrow_rows(records: list[Record], batches: list[int]) -> list[dict[str, Any
     ]
 
 
+@pytest.mark.long
 def test_builder_twin_columns_and_arrow_agree(
     build_batch: Build, records_of: Callable[..., Any], records_of_columns: FromColumns, generated_fields: Any
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_flipped_bit_is_seen(build_batch: Build, some_fields: Any) -> None:
         batch[position] ^= 0x10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_hostile_records_are_judged_alike(
     build_batch: Build, some_fields: Any, records_of_columns: FromColumns, seed: int

@@ -73,6 +73,7 @@ def growth_bytes(open_batch: Callable[[bytes], None], batch: bytes, fails: bool)
     return (highest_kb() - before_kb) * 1024
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 @pytest.mark.parametrize(
     ("codec", "plain_mib"), [(Codec.GZIP, 60), pytest.param(Codec.ZSTD, 60, marks=pytest.mark.long), (Codec.ZSTD, 200)]

@@ -38,6 +38,7 @@ print(used, compressing_bytes(codec, size, level))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("codec", "level"), [(Codec.GZIP, 1), (Codec.SNAPPY, 0), (Codec.LZ4, 12), (Codec.ZSTD, 3), (Codec.ZSTD, 22)]
 )

@@ -58,6 +58,7 @@ def headers_of(data: bytes | memoryview) -> list[BatchHeader]:
     return [header for _, header in found]
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(
     st.lists(st.tuples(field_lists, st.sampled_from(Codec), st.booleans(), st.booleans()), min_size=1, max_size=5),
@@ -132,6 +133,7 @@ def test_a_batch_without_records_is_passed_on() -> None:
     assert (found.data, found.count, found.refused) == (empty, 0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "reason"),
     [

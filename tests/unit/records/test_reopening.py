@@ -157,6 +157,7 @@ def test_a_scan_refuses_headers_that_no_reader_opens(headers: bytes, value: byte
             list(scan_records(pieces, header, checks_headers=True))
 
 
+@pytest.mark.long
 @settings(max_examples=100)
 @given(RECORDS, st.binary(max_size=6), st.integers(0, 200), st.integers(0, 6), st.integers(1, 70))
 def test_a_scan_of_headers_agrees_with_readers(

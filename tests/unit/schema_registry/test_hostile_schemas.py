@@ -62,6 +62,7 @@ def test_a_default_is_tried_once_against_each_type(depth: int) -> None:
     assert work.taken < 100 + 20 * depth
 
 
+@pytest.mark.long
 def test_a_large_default_of_a_large_union_ends_with_the_steps() -> None:
     types = [record(f"R{number}", field("a", "int")) for number in range(2_999)]
     types.append(record("R2999", field("a", "string")))
@@ -139,6 +140,7 @@ def test_what_cannot_be_compared_is_incompatible() -> None:
     assert "takes too many steps" in sentences[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "hostile",
     [
@@ -263,6 +265,7 @@ def test_the_last_of_two_equal_attributes_counts_as_in_java() -> None:
     assert normalized_text(parse_schema(text)) == '{"type":"fixed","name":"F","size":2}'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "hostile",
     [

@@ -226,6 +226,7 @@ def view(state: RegistryState) -> Any:
     return versions, own, state.contexts(), [state.next_id(context) for context in (".", ".c")]
 
 
+@pytest.mark.long
 def test_the_rules_are_those_of_the_model() -> None:
     run_state_machine_as_test(Commands, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
 

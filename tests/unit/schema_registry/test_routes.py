@@ -229,6 +229,7 @@ async def test_half_of_a_surrogate_pair_that_was_stored_is_served_as_its_escape(
         assert (await http.get("/schemas/ids/1/schema")).status_code == 200
 
 
+@pytest.mark.long
 async def test_other_requests_are_answered_while_a_hostile_schema_is_judged(http: Any) -> None:
     types = [{"type": "record", "name": f"R{n}", "fields": [{"name": "a", "type": "int"}]} for n in range(3_000)]
     types.append({"type": "record", "name": "R3000", "fields": [{"name": "a", "type": "string"}]})

@@ -267,6 +267,7 @@ async def test_two_failures_at_once_are_said_and_reading_goes_on(
             assert records_of(collector) == 3
 
 
+@pytest.mark.long
 async def test_little_is_fetched_ahead_while_events_are_decoded(tmp_path: Path) -> None:
     size, count = 500_000, 40  # 20 MB
     noise = Random(3)

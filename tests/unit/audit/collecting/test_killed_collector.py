@@ -140,6 +140,7 @@ async def test_killed_at_seeded_moments_it_gives_the_same_report(
     assert len(positions) > len(seeds) // 2
 
 
+@pytest.mark.long
 async def test_killed_at_seeded_moments_it_goes_on_from_a_snapshot_and_gives_the_same_report(
     clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ async def continued(collector: EventCollector) -> int:
     return read_so_far(collector)
 
 
+@pytest.mark.long
 async def test_a_topic_that_was_created_again_since_the_snapshot_is_read_from_its_beginning(
     clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

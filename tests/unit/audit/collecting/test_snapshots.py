@@ -42,6 +42,7 @@ def walked(seed: int, steps: int = 80) -> Walk:
     return walk
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_a_ledger_goes_on_from_a_snapshot_as_if_nothing_had_happened(tmp_path: Path, seed: int) -> None:
     plain, walk = walked(seed), walked(seed)
@@ -109,6 +110,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_snapshot_that_does_not_fit_is_thrown_away(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     folder = SnapshotFolder(tmp_path)

@@ -92,6 +92,7 @@ class CancelAtStep(trio.abc.Instrument):
             self._scope.cancel()
 
 
+@pytest.mark.long
 async def test_a_producer_that_is_cancelled_at_any_time_reports_its_end_and_what_was_acknowledged(
     cluster: Cluster,
 ) -> None:

@@ -74,6 +74,7 @@ def live(log: Log, checkpoints: PartitionCheckpoints, sent: list[CountReport]) -
     publish(broker, sent)
 
 
+@pytest.mark.long
 def test_a_kill_at_any_statement_changes_no_sum(tmp_path: Path) -> None:
     def lives(number: int) -> bool:
         """Kill one life at this statement, and go on with another; False if it ended before."""
@@ -174,6 +175,7 @@ def test_hostile_times_survive_reports_and_checkpoints(tmp_path: Path) -> None:
     assert rows_of(only(again.take_reports()).rows) == log.expected()
 
 
+@pytest.mark.long
 def test_200_000_batches_with_distinct_hours_are_bounded_and_a_restart_knows_them(tmp_path: Path) -> None:
     (tmp_path / str(CLICKS)).mkdir()
     checkpoints = PartitionCheckpoints([tmp_path], DiskFiles())

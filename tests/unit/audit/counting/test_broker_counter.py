@@ -289,6 +289,7 @@ def test_a_line_that_was_not_appended_to_its_end_is_not_there(
     assert rows_of(stored(checkpoints).rows) == log.expected()
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_written_whole_again_before_it_grows_long(
     appending: Any, checkpoints: PartitionCheckpoints, tmp_path: Path
 ) -> None:

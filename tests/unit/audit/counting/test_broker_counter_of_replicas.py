@@ -295,6 +295,7 @@ cluster_steps = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=80)
 @given(cluster_steps, st.integers(1, 6), st.integers(0, 6), st.integers(1, 3))
 def test_the_reports_end_with_the_committed_batches_whichever_leaders_die(
@@ -322,6 +323,7 @@ def _interleaved(reports: Sequence[CountReport], order: Random) -> list[CountRep
     return order.sample([*reports, *reports], len(reports) * 2)
 
 
+@pytest.mark.long
 @settings(max_examples=80)
 @given(
     st.lists(
@@ -360,6 +362,7 @@ def test_unclean_elections_take_back_what_they_lost_and_no_more(
     assert held(*_interleaved(cluster.sent, order)) == hours_of(expected)
 
 
+@pytest.mark.long
 def test_each_step_may_be_followed_by_another_leader(tmp_path: Path) -> None:
     """Leaders change after every append, copy, commit and report, in turn and in any of these orders."""
     moves: list[Any] = [("append", (2, 0, 7)), ("follow", 0), ("follow", 1), ("follow", 2), ("commit",), ("tell",)]

@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None)
 @given(STEPS)
 def test_ranges_hold_each_committed_batch_once_and_holes_show(steps: list[tuple[str, int]]) -> None:

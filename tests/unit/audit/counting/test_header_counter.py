@@ -4,6 +4,7 @@ import uuid
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,6 +116,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
 def test_readers_that_die_and_go_on_report_what_the_log_holds(steps: list[tuple[str, int]]) -> None:

@@ -189,6 +189,7 @@ async def test_records_of_idempotent_producers_are_marked(cluster: Cluster, *, i
     assert (row.records, row.marked_records) == (5, 5 if is_idempotent else 0)
 
 
+@pytest.mark.long
 async def test_tables_are_counted_as_other_records(cluster: Cluster) -> None:
     times = pa.array([1_700_000_400_000, 1_700_000_400_001, 1_700_004_000_000], pa.timestamp("ms"))
     table = pa.table({"value": [b"a", b"b", b"c"], "timestamp": times})

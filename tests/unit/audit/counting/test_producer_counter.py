@@ -228,6 +228,7 @@ def test_a_clock_that_is_set_right_is_followed() -> None:
     assert report.created_ms == sign(report).closed_ms == clocks.wall_ms
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("late_ms", [70 * 60_000, 26 * HOUR_MS], ids=["70 minutes", "26 hours"])
 def test_windows_of_records_that_are_always_late_stay_open_between_them(late_ms: int) -> None:
     """Also if no record is under way at a sign, for longer than the records are late."""

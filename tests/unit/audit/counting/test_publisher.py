@@ -247,6 +247,7 @@ async def told_in(
     return [(len(report.rows), report.is_after_loss, report.unseen) for report in found]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [REFUSED, NetworkError("away"), DeadlineExceededError("late")])
 async def test_a_process_that_cannot_read_back_its_reports_says_so_until_it_can(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: PipelineError

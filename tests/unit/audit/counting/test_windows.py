@@ -106,6 +106,7 @@ def _row(headers: list[BatchHeader]) -> dict[str, Any]:
     return {**zeros, "by_record": False, **sums}
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(
     st.lists(st.tuples(st.integers(0, 2), batches), max_size=25),
@@ -168,6 +169,7 @@ def test_rows_of_one_partition_are_taken_marked_and_discarded() -> None:
     assert sums.rows([2])["batches"].tolist() == [1, 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_ascending", [True, False])
 def test_200_000_distinct_times_are_bounded(*, is_ascending: bool) -> None:
     sums = WindowSums(60_000)

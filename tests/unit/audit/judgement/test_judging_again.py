@@ -113,6 +113,7 @@ def assert_counted(judgement: Judgement) -> None:
     assert {(topic, hour) for topic, hours in judgement.differing_hours().items() for hour in hours} == differing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_a_judge_that_has_judged_before_comes_to_the_verdicts_of_a_new_one(seed: int) -> None:
     random = Random(seed)
@@ -243,6 +244,7 @@ def test_an_hour_that_a_producer_opened_again_before_it_fell_silent_is_exact_no_
     assert {hour.status for hour in found.hours_at([(each.topic, each.hour_ms) for each in exact])} == {Status.UNKNOWN}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_topics_judged_in_portions_have_the_same_verdicts_and_watermarks(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -317,6 +319,7 @@ def word(random: Random, now_ms: int) -> CountReport:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 def test_words_that_are_given_and_taken_back_lead_to_the_verdicts_of_a_new_judge(seed: int) -> None:
     random = Random(seed)

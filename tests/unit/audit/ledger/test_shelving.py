@@ -77,6 +77,7 @@ def test_parts_of_a_shelved_table_have_the_rows_of_their_topics(
     assert not table.is_shelved
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_walks_with_all_rows_on_a_shelf_come_to_the_same_verdicts(seed: int) -> None:
     plain, walk = Walk(seed), Walk(seed, is_shelved=True)

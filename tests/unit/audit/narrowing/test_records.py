@@ -126,6 +126,7 @@ def test_neighbours_of_one_kind_are_joined() -> None:
     assert isinstance(differences[0], RecordDifference) and len(differences[0].lost) == 2
 
 
+@pytest.mark.long
 def test_many_neighbours_are_joined_in_a_moment() -> None:
     """An hour that a replica lacks may have a million records."""
     many = [PlacedContent(offset=offset, content=content("x", offset)) for offset in range(30_000)]

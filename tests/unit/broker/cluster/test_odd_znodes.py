@@ -105,6 +105,7 @@ async def assert_serves(broker: Broker) -> None:
     assert [node.broker_id for node in found.brokers if node.broker_id in {1, 2}] == [1, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", list(ODD))
 async def test_an_odd_znode_ends_no_broker(start: Start, path: str) -> None:
     async with start(1, leader_imbalance_check_interval_seconds=1) as one, start(2) as two:

@@ -258,6 +258,7 @@ async def test_isr_changes_that_zookeeper_forgot_are_written_again_by_the_same_l
         assert brokers.leader("t") == led
 
 
+@pytest.mark.long
 async def test_brokers_that_were_down_while_zookeeper_went_back_use_no_epoch_of_their_logs_twice(
     tmp_path: Path,
 ) -> None:
@@ -329,6 +330,7 @@ async def test_a_replica_in_sync_that_remembers_leads_after_zookeeper_went_back_
         await brokers.wait_until(lambda: last_offsets(brokers) == {2})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("content", [None, b"garbage", b""])
 async def test_a_state_that_somebody_removed_or_overwrote_is_written_again(
     tmp_path: Path, content: bytes | None, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ async def register(http: httpx.AsyncClient, subject: str, text: str, *references
     return made["id"], bytes.fromhex(made["guid"].replace("-", ""))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("context", [".live", "live", ":.live:", "%2Elive"])
 async def test_ids_and_subjects_are_those_of_the_context_in_the_url(context: str) -> None:
     async with serving_registry(MemoryJournal()) as url, httpx.AsyncClient(base_url=url, timeout=60) as http:

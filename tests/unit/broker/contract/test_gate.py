@@ -249,6 +249,7 @@ async def test_a_broker_without_a_registry_lets_nothing_pass(start: Start) -> No
         assert "confluent.schema.registry.url is not set" in str(refused.error_message)
 
 
+@pytest.mark.long
 async def test_bombs_are_opened_within_bounds(broker: Broker) -> None:
     await broker.create("t", **VALIDATED)
     for codec in (Codec.GZIP, Codec.ZSTD):
@@ -267,6 +268,7 @@ async def test_a_batch_of_very_many_unknown_ids_asks_for_few_of_them(
     assert len(registry.calls) <= MAX_ASKED
 
 
+@pytest.mark.long
 async def test_a_batch_of_many_known_ids_passes_through_a_small_cache(start: Start, registry: ScriptedRegistry) -> None:
     for schema_id in range(300):
         registry.add(schema_id, "t-value")

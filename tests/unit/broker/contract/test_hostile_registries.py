@@ -155,6 +155,7 @@ async def verdict_of_a_good_registry(hostile: Hostile, lookups: SchemaLookups) -
                 await trio.sleep(0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ANSWERS)
 async def test_any_answer_is_a_registry_that_cannot_be_asked(kind: str) -> None:
     async with asked_registry() as (hostile, lookups):

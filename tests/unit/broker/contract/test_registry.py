@@ -33,6 +33,7 @@ def about(schema: int | bytes, rule: SubjectRule = OF_TOPIC, *, decodes: bool = 
     return SchemaQuestion(schema, rule, decodes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "kind", "name"),
     [
@@ -89,6 +90,7 @@ async def test_a_registry_that_does_not_listen_is_left_alone_while_another_answe
         assert asked.calls["failed"] < 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("age", ["unknown", "3600.000", "nan", "x"])
 async def test_a_replica_that_may_be_behind_refuses_nothing(
     registry: ScriptedRegistry, asked: RegistryQuestions, age: str

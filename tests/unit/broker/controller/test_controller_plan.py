@@ -333,6 +333,7 @@ def carried_out(before: ClusterState, planned: ControllerPlan) -> ClusterState:
     return replace(before, topics=topics)
 
 
+@pytest.mark.long
 @given(before=states(), event=st.sampled_from(events))
 @settings(max_examples=150)
 def test_invariants_hold_for_every_plan(before: ClusterState, event: Event) -> None:
@@ -361,6 +362,7 @@ def test_invariants_hold_for_every_plan(before: ClusterState, event: Event) -> N
             assert decision.leader_epoch == old.leader_epoch + (decision.leader != old.leader)
 
 
+@pytest.mark.long
 @given(before=states())
 @settings(max_examples=150)
 def test_looking_comes_to_rest_with_leaders_wherever_there_can_be_one(before: ClusterState) -> None:

@@ -297,6 +297,7 @@ async def test_a_group_that_breaks_its_rules_starts_anew_alone(
         assert coordinator.heartbeat("other", sender) is ErrorCode.NONE
 
 
+@pytest.mark.long
 async def test_five_hundred_groups_with_two_thousand_members_hold(autojump_clock: trio.testing.MockClock) -> None:
     """Their heartbeats, every 3 s, cost a small share of one core; no task is kept for any of them."""
     async with running() as (coordinator, _, nursery):

@@ -94,6 +94,7 @@ async def test_writes_at_once_share_an_append_and_keep_their_order(tmp_path: Pat
         assert loaded["g"].offsets[A].offset == order[-1]
 
 
+@pytest.mark.long
 async def test_large_writes_at_once_hold_up_no_other_task(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         await rig.open()

@@ -273,6 +273,7 @@ async def test_the_offsets_of_a_topic_that_was_made_and_deleted_once_more_go(rig
     assert rig.keeper.of_group("odd") == {B: committed(3)}
 
 
+@pytest.mark.long
 async def test_very_many_offsets_of_a_topic_go_in_slices(rig: Rig) -> None:
     """Of very many groups, of a group with very many, and of one whose name takes much room."""
     many = {f"group-{number:05d}": LoadedGroup(offsets={A: committed(1)}) for number in range(40_000)}

@@ -154,6 +154,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.long
 @given(steps)
 @settings(max_examples=150)
 def test_whatever_happens_the_offsets_are_those_of_the_rules(taken: list[tuple[str, Any, Any]]) -> None:

@@ -3,6 +3,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ changes = st.tuples(
 )
 
 
+@pytest.mark.long
 @given(st.lists(changes, max_size=20))
 @settings(max_examples=100)
 def test_a_journal_replayed_is_the_state_that_was_written(
@@ -128,6 +130,7 @@ def test_transactions_count_when_they_are_committed() -> None:
     assert replayed(*log).groups() == {"g": LoadedGroup(offsets={A: committed(3), B: committed(2)})}
 
 
+@pytest.mark.long
 def test_a_batch_that_holds_too_much_is_passed_over_and_named() -> None:
     replay = replayed(built(one(5)), bomb(Codec.GZIP, 100 << 20, 1000))
     assert set(replay.groups()) == {"g"}

@@ -63,6 +63,7 @@ async def test_a_request_is_charged_before_the_next_one_has_its_turn(
     assert sorted(waited) == [0, 1, 3, 5]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", list(QuotaKind))
 @pytest.mark.parametrize("connections", [1, 10, 50])
 async def test_the_rate_is_the_quota_however_many_share_it(
@@ -114,6 +115,7 @@ async def test_a_quota_that_is_raised_or_removed_ends_the_wait_within_a_window(
     assert waited[0] == pytest.approx(6.0, abs=0.6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bytes_per_s", [5e-324, 1.0, 1e308])
 async def test_no_quota_however_odd_makes_a_wait_without_end_or_an_error(
     kept: QuotaKeeper, autojump_clock: MockClock, bytes_per_s: float

@@ -140,6 +140,7 @@ async def work(group: Group, broker: Broker, act: Any) -> None:
             nursery.start_soon(connection, str(number))
 
 
+@pytest.mark.long
 async def test_a_client_gets_no_more_than_its_quota_over_1_10_and_50_connections(start: Start) -> None:
     """Of a running broker; the unit tests of `keeper` demand the rate itself, on a clock of their own."""
     async with start(num_partitions=1) as broker:
@@ -229,6 +230,7 @@ async def test_an_entity_is_changed_once_by_a_request_and_the_others_all_the_sam
         assert set(await until_told(broker, 1)) == {(("client-id", "c"),)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [["user", "user"], ["user", "client-id"] * 3, ["user"] * 90_000])
 async def test_an_entity_of_more_parts_than_there_are_types_is_refused_with_few_of_them(
     start: Start, parts: list[str]

@@ -31,6 +31,7 @@ async def until_announced(client: CoordinationClient, loser: BrokerId) -> None:
             await trio.sleep(0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_started_again", [False, True])
 async def test_a_stray_that_lost_its_tail_is_not_in_sync_when_its_topic_comes_back(
     tmp_path: Path, *, is_started_again: bool

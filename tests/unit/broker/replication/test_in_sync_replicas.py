@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -274,6 +275,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=120)
 @given(steps=steps, min_isr=st.integers(1, 3), step_s=st.sampled_from([MAX_LAG_S / 20, MAX_LAG_S * 50]))
 def test_committed_records_are_on_every_in_sync_replica_in_any_history(

@@ -151,6 +151,7 @@ async def ask_raw(broker: Broker, message: Message, version: int) -> Any:
         transport.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("message", "version"),
     [
@@ -205,6 +206,7 @@ def claimed(monkeypatch: pytest.MonkeyPatch) -> Sequence[int]:
     return sizes
 
 
+@pytest.mark.long
 async def test_very_many_groups_are_listed_in_slices(
     start: Start, monkeypatch: pytest.MonkeyPatch, claimed: Sequence[int]
 ) -> None:
@@ -219,6 +221,7 @@ async def test_very_many_groups_are_listed_in_slices(
     assert claimed[0] > 100 * MANY
 
 
+@pytest.mark.long
 async def test_very_many_producers_are_described_in_slices(start: Start, claimed: Sequence[int]) -> None:
     async with start() as broker:
         await broker.create("topic")
@@ -235,6 +238,7 @@ async def test_very_many_producers_are_described_in_slices(start: Start, claimed
     assert claimed[0] > 200 * MANY
 
 
+@pytest.mark.long
 async def test_settings_of_many_topics_are_told_once_there_is_memory(start: Start, claimed: Sequence[int]) -> None:
     resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in NAMES]
     unknown = [DescribeConfigsResource(resource_type=2, resource_name=f"none-{number}") for number in range(100)]
@@ -247,6 +251,7 @@ async def test_settings_of_many_topics_are_told_once_there_is_memory(start: Star
     assert encoded < claimed[0] < 10 * encoded
 
 
+@pytest.mark.long
 async def test_very_many_quotas_are_told_in_slices(
     start: Start, monkeypatch: pytest.MonkeyPatch, claimed: Sequence[int]
 ) -> None:
@@ -335,6 +340,7 @@ async def test_very_many_batches_of_a_producer_are_refused_at_once(start: Start)
         ]
 
 
+@pytest.mark.long
 async def test_the_batches_of_many_partitions_are_appended_in_turns(start: Start) -> None:
     async with start() as broker:
         await broker.create("topic", 100)
@@ -343,6 +349,7 @@ async def test_the_batches_of_many_partitions_are_appended_in_turns(start: Start
         assert {(answer.error_code, answer.base_offset) for answer in answers} == {(ErrorCode.NONE, 0)}
 
 
+@pytest.mark.long
 async def test_very_many_batches_of_a_mirror_are_appended_in_slices(start: Start) -> None:
     async with start() as broker:
         await broker.create("copy", mirror_source="east:t")
@@ -360,6 +367,7 @@ async def test_very_many_batches_of_a_mirror_are_appended_in_slices(start: Start
         assert (await broker.fetch("copy", 65_000)).high_watermark == 65_000
 
 
+@pytest.mark.long
 async def test_a_commit_of_very_many_partitions_keeps_what_was_said_last_of_each(start: Start) -> None:
     async with start(offsets_topic_num_partitions=1) as broker:
         await broker.create("topic", 2)
@@ -381,6 +389,7 @@ async def test_a_commit_of_very_many_partitions_keeps_what_was_said_last_of_each
             assert told == {0: count - 2, 1: count - 1}
 
 
+@pytest.mark.long
 async def test_a_large_request_is_answered_as_its_slices_are(start: Start) -> None:
     async with start() as broker:
         await create_all(broker)
@@ -400,6 +409,7 @@ async def test_a_large_request_is_answered_as_its_slices_are(start: Start) -> No
             assert topic.partitions[4_200].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+@pytest.mark.long
 async def test_large_fetches_read_one_slice_between_two_turns_of_others(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,7 @@ async def test_opening_large_batches_does_not_hold_the_event_loop(start: Start) 
         assert OPENED_BATCHES.held_bytes == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "last", "code"),
     [
@@ -179,6 +180,7 @@ async def test_a_deep_sum_finds_a_flipped_bit_on_the_disk(start: Start, tmp_path
         assert (deep.damaged_batches, deep.damaged_offset, deep.digest) == (1, 18, before.digest)
 
 
+@pytest.mark.long
 async def test_many_ranges_in_one_request_share_its_time(start: Start) -> None:
     async with start() as broker:
         await filled(broker)
@@ -201,6 +203,7 @@ async def test_many_ranges_in_one_request_share_its_time(start: Start) -> None:
         assert {(each.error_code, each.range_sums.next_offset > 0) for each in answers} == {(ErrorCode.NONE, True)}
 
 
+@pytest.mark.long
 async def test_a_sum_over_very_many_batches_does_not_hold_the_event_loop(start: Start) -> None:
     async with start() as broker:
         await broker.create("clicks")

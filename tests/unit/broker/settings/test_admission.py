@@ -148,6 +148,7 @@ def test_batches_that_stay_as_they_are_are_not_copied() -> None:
     assert admitted.obj is batches.obj
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
 def test_a_batch_that_holds_more_than_the_cleaner_opens_is_refused(codec: Codec) -> None:
     with pytest.raises(OpenedBatchTooLargeError):
@@ -181,6 +182,7 @@ def _damaged(rng: random.Random) -> bytearray:
     return batch_of(bytes(payload), header, rng.choice(tuple(Codec)))
 
 
+@pytest.mark.long
 def test_records_that_a_compacted_topic_admits_can_be_cleaned(tmp_path: Path) -> None:
     rng, admission, admitted = random.Random(1), _admission(needs_keys=True), 0
     log = Directory(tmp_path)

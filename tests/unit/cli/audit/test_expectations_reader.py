@@ -213,6 +213,7 @@ def expected_replicas(*flows: SelectedFlow, matches: Any = match_within_bound) -
     return ExpectedReplicas(selections, PartitionTable(), matches)
 
 
+@pytest.mark.long
 def test_ten_thousand_catastrophic_flows_take_no_more_time_than_a_few() -> None:
     flows = [SelectedFlow(name=f"f{number}", source="east", topics=(SLOW,)) for number in range(10_000)]
     expected = expected_replicas(*flows)
@@ -226,6 +227,7 @@ def test_ten_thousand_catastrophic_flows_take_no_more_time_than_a_few() -> None:
     assert time.process_time() - began < 1
 
 
+@pytest.mark.long
 def test_ten_thousand_flows_are_applied_to_a_thousand_topics_in_seconds() -> None:
     flows = [SelectedFlow(name=f"f{number}", source="east", topics=(rf"t{number}\..*",)) for number in range(10_000)]
     expected = expected_replicas(*flows)

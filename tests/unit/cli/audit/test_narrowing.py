@@ -177,6 +177,7 @@ async def test_each_forgery_is_found_to_the_record(
     assert all(each.witness is None and each.text.startswith("offset") for each in found)
 
 
+@pytest.mark.long
 async def test_one_lost_and_one_doubled_are_both_named(site: Site, way: str) -> None:
     await lay(site, batches(), edited(lose_one_and_double_one))
     found = await narrower(site).narrow(finding())
@@ -185,12 +186,14 @@ async def test_one_lost_and_one_doubled_are_both_named(site: Site, way: str) -> 
     assert [each.status for each in found] == [Status.EXTRA, Status.MISSING]
 
 
+@pytest.mark.long
 async def test_swapped_batches_are_reordered_and_nothing_is_missing(site: Site, way: str) -> None:
     await lay(site, batches(), edited(swap_two))
     found = await narrower(site).narrow(finding())
     assert told(found) == [("reordered", 25, 29, 0), ("reordered", 30, 34, 0)]
 
 
+@pytest.mark.long
 async def test_records_swapped_between_partitions_are_misplaced_in_both(site: Site, way: str) -> None:
     here, there = batches(), batches(first=100)
     copies_here, copies_there = list(here), list(there)
@@ -260,6 +263,7 @@ async def test_recorded_gaps_are_explained(site: Site) -> None:
     assert found.status is Status.EXPLAINED and found.offsets == OffsetSpan(first=35, last=39)
 
 
+@pytest.mark.long
 async def test_records_of_a_recorded_gap_that_are_elsewhere_are_not_doubled(site: Site, way: str) -> None:
     def move_into_another_batch(copies: list[bytes]) -> None:
         copies[9] = batch(45, *rows(7))
@@ -345,6 +349,7 @@ async def test_a_dead_broker_is_a_reason_and_no_error(site: Site) -> None:
     assert found.status is Status.UNKNOWN and found.witness is not None
 
 
+@pytest.mark.long
 async def test_a_narrowing_beside_retention_never_calls_deleted_records_missing(site: Site, way: str) -> None:
     await lay(site, batches(count=60), [*batches(count=60)[:40], *batches(count=60)[41:]])
     wide = finding(offsets=(0, 299))
@@ -367,6 +372,7 @@ async def test_a_narrowing_beside_retention_never_calls_deleted_records_missing(
                 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("offsets", [(-5, 10), (50, 10), (2**63 - 2, 2**63 - 1), (0, 2**63 - 1), (10**6, 10**7)])
 async def test_offsets_of_hostile_events_do_no_harm(site: Site, offsets: tuple[int, int]) -> None:
     await lay(site, batches(), edited(drop_a_batch))

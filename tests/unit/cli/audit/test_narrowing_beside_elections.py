@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import trio
 
 from pipeline.audit.judgement.verdicts import Finding, Status
@@ -27,6 +28,7 @@ async def move_leaders(brokers: Brokers) -> None:
             await brokers.start(broker)
 
 
+@pytest.mark.long
 async def test_leaders_that_move_meanwhile_cause_no_wrong_finding(tmp_path: Path) -> None:
     async with replicated_cluster(tmp_path / "east", 2) as brokers, serving_cluster(tmp_path / "hub") as hub:
         east = brokers.cluster

@@ -71,6 +71,7 @@ async def test_equal_replicas_end_with_0_and_different_ones_with_1(site: Site, c
     assert partition["differences"][0]["kind"] == "extra at the replica"
 
 
+@pytest.mark.long
 async def test_recompressed_replicas_end_with_0_and_a_line(site: Site, config: Path) -> None:
     values = [b"GET /pages/%d HTTP/1.1 " % number * 40 for number in range(3)]
     await publish(site.east, *values)
@@ -88,6 +89,7 @@ async def test_recompressed_replicas_end_with_0_and_a_line(site: Site, config: P
     assert "east/clicks-0: offsets 23 to 23: other content" in out
 
 
+@pytest.mark.long
 async def test_what_cannot_be_compared_ends_with_5(site: Site, config: Path, settings: str) -> None:
     code, out, err = await run(config, "nowhere")
     assert (code, out) == (EXIT_NOT_COMPARED, "")
@@ -107,6 +109,7 @@ async def test_a_source_without_records_leaves_nothing_to_compare(site: Site, co
     assert out.splitlines()[1].endswith("nothing to compare")
 
 
+@pytest.mark.long
 async def test_a_table_without_its_records_ends_with_5(site: Site, config: Path) -> None:
     await delete_records(site.hub, {JOURNAL: 1}, timeout_s=DEADLINE_S)
     code, out, err = await run(config)

@@ -229,6 +229,7 @@ def test_lists_are_filtered(schema: Command, model_url: str, model: RegistryMode
     assert answer["levels"]["ab"] == "NONE"
 
 
+@pytest.mark.long
 def test_deleting_is_soft_first_and_then_for_good(schema: Command, url: str, write: Command) -> None:
     schema(url, "register", "n", write("a", INT))
     schema(url, "register", "n", write("a", '"long"'))
@@ -306,6 +307,7 @@ def test_modes_are_set_and_reset(schema: Command, url: str, write: Command) -> N
     assert schema(url, "mode", "set", "IMPORT", "--force", "--json") == {"subject": None, "mode": "IMPORT"}
 
 
+@pytest.mark.long
 def test_a_subject_may_have_any_name(schema: Command, url: str, write: Command) -> None:
     for name in ("a/b", "a?b", "a%2Fb", "a b", "\u00e9\u4e16"):
         schema(url, "register", name, write("a", INT))

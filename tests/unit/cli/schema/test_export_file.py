@@ -134,6 +134,7 @@ def test_the_commands_export_and_import(schema: Callable[..., Any], model_url: s
         assert "nothing was written: 1 conflict" in said
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_an_import_after_the_modes_are_restored(

@@ -73,6 +73,7 @@ async def test_our_registry_is_the_same_in_another_of_ours(tmp_path: Path) -> No
         assert await target.register("new", {"schema": '"long"'}) == 6
 
 
+@pytest.mark.long
 async def test_between_our_registry_and_another(tmp_path: Path) -> None:
     model = RegistryModel(page=1000)
     other = DirectCalls(model).call
@@ -148,6 +149,7 @@ async def dies(calls: DyingCalls, export: RegistryContents, file: Path) -> bool:
     return died
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("writes", [range(0, 20, 4), pytest.param(range(20), marks=pytest.mark.long)], ids=len)
 async def test_an_import_into_ours_that_dies_is_finished_by_the_next(tmp_path: Path, writes: range) -> None:
     async with serving_registry(MemoryJournal()) as url, open_schema_registry([url]) as client:

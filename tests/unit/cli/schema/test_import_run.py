@@ -373,6 +373,7 @@ def ignore_refusal(command: Any, *arguments: Any) -> None:
         assert type(error).__name__ == "Refused"
 
 
+@pytest.mark.long
 @given(registries(), st.data())
 @settings(max_examples=60)
 def test_any_registry_is_the_same_in_another_one_also_after_a_death(source: RegistryModel, data: st.DataObject) -> None:

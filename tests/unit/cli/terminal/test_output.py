@@ -87,6 +87,7 @@ def command(body: Any) -> Any:
     return f"{imports}\nmain.app = lambda **_: {body}\nmain.main()"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_a_closed_standard_stream_is_no_traceback(closed: Any) -> None:
     program = command("(output.say('a'), output.configure_logging(), None)")
@@ -100,6 +101,7 @@ def test_a_closed_standard_stream_is_no_traceback(closed: Any) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("write", ["output.say('a')", "output.print_json({})"])
 def test_output_that_cannot_be_written_ends_the_command_with_one_line(write: Any) -> None:
     with Path("/dev/full").open("w") as full:
@@ -108,6 +110,7 @@ def test_output_that_cannot_be_written_ends_the_command_with_one_line(write: Any
     assert done.stderr == "pipeline: cannot write to standard output: No space left on device\n"
 
 
+@pytest.mark.long
 def test_names_that_the_terminal_does_not_know_are_escaped() -> None:
     environment = {"PYTHONIOENCODING": "ascii", "PATH": os.environ["PATH"]}
     done = run_program(command(r"output.say('\u00fc')"), capture_output=True, env=environment)

@@ -246,6 +246,7 @@ async def test_the_last_batch_of_an_answer_with_a_wrong_offset_is_not_taken_for_
         assert f"has the wrong offset {base + 2**40}" in str(error)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
 async def test_a_batch_that_holds_too_much_stops_its_partition_and_says_what_to_raise(
     scripted: ScriptedCluster,

@@ -210,6 +210,7 @@ async def test_a_consumer_that_is_closed_while_it_opens_ends_its_reader(
                 await trio.lowlevel.checkpoint()
 
 
+@pytest.mark.long
 def test_reading_nothing_as_columns_loads_nothing_heavy() -> None:
     modules = ("client.consumer.consumer", "client.producer.producer", "client.streams.stream")
     program = "import sys\n" + "".join(f"import pipeline.{module}\n" for module in modules)

@@ -202,6 +202,7 @@ def test_whoever_waits_for_a_limit_wakes_once() -> None:
     assert not is_held(lambda _: limit, wakes_at_ms, state)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("takes_ms", [5, 60, 2_000])
 @pytest.mark.parametrize("batch", [50, 400, 5_000])
 def test_partitions_that_share_a_limit_below_a_few_batches_take_turns(takes_ms: int, batch: int) -> None:

@@ -248,6 +248,7 @@ def test_a_forked_process_gets_a_clear_error(nowhere: str) -> None:
     producer.close(0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "1 / 0"])
 def test_a_program_that_ends_without_close_delivers_its_records(bootstrap: str, end: str) -> None:
     program = f"""

@@ -52,6 +52,7 @@ def check(seeds: range) -> tuple[int, int]:
     return equal, refused
 
 
+@pytest.mark.long
 def test_evolved_schemas_give_the_values_of_fastavro() -> None:
     equal, refused = check(range(400))
     assert equal > 1000

@@ -75,6 +75,7 @@ def both(schema: Any, datums: Sequence[bytes]) -> list[DatumFault]:
     return compiled
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.integers(0, 255))
 def test_datums_of_fastavro_are_whole_at_their_length_alone(events: Sequence[Mapping[str, Any]], extra: int) -> None:

@@ -196,6 +196,7 @@ def test_a_load_of_no_records_moves_the_offsets(store: IcebergStore) -> None:
     assert store.read_head().offsets == {0: 7}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["before", "staged", "after"])
 def test_a_process_killed_around_its_commit(store: IcebergStore, step: str) -> None:
     commit_rows(store, 10)

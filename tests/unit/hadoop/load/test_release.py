@@ -205,6 +205,7 @@ def test_a_release_that_is_killed_at_any_step_is_exact(
     assert step > 10
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("after", [False, True])

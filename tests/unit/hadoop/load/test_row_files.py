@@ -53,6 +53,7 @@ except StorageError as error:
 """
 
 
+@pytest.mark.long
 def test_a_load_of_several_files_whose_store_refuses_one_has_one_error(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LOAD, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=True)

@@ -205,6 +205,7 @@ def test_times_that_spark_cannot_read_fail_their_rows(tmp_path: Path) -> None:
     assert read == [last, -last, 86_400_000]
 
 
+@pytest.mark.long
 def test_defaults_and_symbols_larger_than_their_datums_take_bounded_memory(tmp_path: Path) -> None:
     # 2,200 rows of 1 MB would be more than the offsets of a column of strings can count.
     symbol, rows = "x" * 1_000_000, 2_200
@@ -227,6 +228,7 @@ def test_defaults_and_symbols_larger_than_their_datums_take_bounded_memory(tmp_p
         assert set(pc.binary_length(first.column(-1)).to_pylist()) == {len(symbol)}
 
 
+@pytest.mark.long
 def test_defaults_in_items_of_lists_take_bounded_memory(tmp_path: Path) -> None:
     # 120 rows of 20 items of 1 MB would be more than the offsets of a column of strings can count.
     text, rows = "x" * 1_000_000, 120

@@ -72,6 +72,7 @@ def test_a_fetch_that_holds_much_is_opened_in_portions() -> None:
     assert OPENED_BATCHES.held_bytes == 0
 
 
+@pytest.mark.long
 def test_a_batch_that_holds_too_much_ends_the_load_and_says_what_to_raise() -> None:
     batches = fetched(bomb(Codec.ZSTD, 2 << 20, 0), bomb(Codec.GZIP, 80 << 20, 0))
     with pytest.raises(CorruptBatchError, match=r"offset 1: t-0: .* raise max\.opened\.bytes of the load"):

@@ -113,6 +113,7 @@ def test_a_damaged_file_is_not_copied(tmp_path: Path, file_format: str) -> None:
     assert (table.state().sequence, written.names()) == (3, names)
 
 
+@pytest.mark.long
 def test_dying_at_any_step_changes_no_record(tmp_path: Path) -> None:
     step, died = 0, True
     outcomes = set()

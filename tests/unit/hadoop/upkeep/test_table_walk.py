@@ -7,6 +7,7 @@ import pytest
 from tests.support.table_walk import TableWalk
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [518, 524])
 def test_a_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     TableWalk(tmp_path, seed, monkeypatch).walk(40)

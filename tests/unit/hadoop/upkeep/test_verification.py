@@ -135,6 +135,7 @@ def len_of(_: int) -> None:
     """Progress that nobody watches."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file_format", ["avro", "parquet"])
 def test_bytes_depend_on_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str) -> None:
     monkeypatch.setattr(row_files, "AVRO_BLOCK_BYTES", 1000)

@@ -77,6 +77,7 @@ LOGS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=LOGS, per_segment=st.integers(1, 4), max_keys=st.integers(1, 6), seed=st.integers(0, 99))
 @example(  # the map is full right behind a gap at a segment's end: nothing lies in the gap, so it is clean too

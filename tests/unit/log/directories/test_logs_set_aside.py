@@ -192,6 +192,7 @@ def swap_names(directories: LogDirectories, batches: Batches, written: dict[uuid
 STARTED = uuid.UUID(int=3, version=4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loses_power", [False, True])
 def test_a_crash_at_any_step_of_setting_aside_and_taking_back_loses_nothing(
     tmp_path: Path, batches: Batches, *, loses_power: bool

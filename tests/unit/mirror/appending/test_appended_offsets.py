@@ -87,6 +87,7 @@ async def test_a_mirror_that_dies_at_any_change_of_the_destination_doubles_nothi
     pytest.fail("the mirror had not copied everything after so many changes")
 
 
+@pytest.mark.long
 async def test_two_mirrors_and_other_producers_do_no_harm(site: Site) -> None:
     await make(site.east)
     async with (
@@ -235,6 +236,7 @@ async def mirror_until(site: Site, event: trio.Event, *, task_status: trio.TaskS
         await event.wait()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_read_first", [True, False])
 async def test_mirrors_that_die_while_one_locates_what_the_other_one_appends_leave_a_certain_place(
     site: Site, monkeypatch: pytest.MonkeyPatch, is_read_first: bool

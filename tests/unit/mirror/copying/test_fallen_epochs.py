@@ -46,6 +46,7 @@ async def record(site: Site, journal: EpochJournal, entries: EpochEntries) -> No
     await journal.replace(SourceEpochs(source="east", partition=CLICKS, topic_id=topic_id, entries=entries))
 
 
+@pytest.mark.long
 async def test_a_replica_whose_epochs_the_source_does_not_know_is_compared_by_its_last_batch(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"a", b"b")
@@ -58,6 +59,7 @@ async def test_a_replica_whose_epochs_the_source_does_not_know_is_compared_by_it
         assert reason_of(service) is None
 
 
+@pytest.mark.long
 async def test_a_replica_with_another_last_batch_halts_when_the_source_does_not_know_its_epochs(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"a")

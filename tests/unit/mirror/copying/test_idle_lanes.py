@@ -3,6 +3,7 @@
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 
 from pipeline.client.consumer.fetcher import FETCH_LANE
@@ -19,6 +20,7 @@ def has_more(lost: list[LostConnection], known: int) -> bool:
     return idle_lanes(lost) > known
 
 
+@pytest.mark.long
 async def test_partitions_stay_located_when_the_source_closes_idle_connections(tmp_path: Path) -> None:
     lost: list[LostConnection] = []
     async with (

@@ -96,6 +96,7 @@ async def mortal_east(site: Site, directory: Path) -> AsyncIterator[Brokers]:
         yield east
 
 
+@pytest.mark.long
 async def test_a_source_that_hangs_has_unknown_lag_until_it_answers_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ async def test_a_source_that_hangs_has_unknown_lag_until_it_answers_again(
         assert unknown_lags(site) == 0
 
 
+@pytest.mark.long
 async def test_a_source_that_was_killed_has_unknown_lag_also_after_a_restart_of_the_mirror(
     site: Site, tmp_path: Path
 ) -> None:
@@ -158,6 +160,7 @@ async def test_a_source_whose_metadata_fail_is_down_while_its_known_partitions_a
         await until(lambda: is_caught_up(site, service))
 
 
+@pytest.mark.long
 async def test_metadata_that_hang_make_a_source_down_before_the_request_times_out(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +213,7 @@ async def test_a_source_that_refuses_the_mirror_has_unknown_lag(site: Site, monk
         assert line_of(service)["state"] in {"halted", "locating"}
 
 
+@pytest.mark.long
 async def test_the_lag_grows_while_the_hub_is_down(site: Site, tmp_path: Path) -> None:
     async with replicated_cluster(tmp_path / "hub-that-dies", brokers=1) as hub:
         site.hub = hub.cluster
@@ -226,6 +230,7 @@ async def test_the_lag_grows_while_the_hub_is_down(site: Site, tmp_path: Path) -
             await until(lambda: is_caught_up(site, service))
 
 
+@pytest.mark.long
 async def test_the_lag_grows_while_the_hub_hangs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async with caught_up(site, produce_timeout_ms=60_000) as service:
         with hanging(monkeypatch, site.hub, ProduceRequest):

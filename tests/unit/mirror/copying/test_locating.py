@@ -48,6 +48,7 @@ async def test_a_broker_of_a_source_that_hangs_delays_no_partitions_of_others(
             await until(lambda: caught_up(service) == 40)
 
 
+@pytest.mark.long
 async def test_few_recompressed_replicas_are_compared_at_a_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     partitions = 3 * MAX_COMPARED
     settings: dict[str, Any] = {"compression_type": "zstd", "produce_timeout_ms": 60_000}  # also of comparisons

@@ -165,6 +165,7 @@ async def test_a_batch_that_cannot_be_opened_is_copied_as_it_is(site: Site) -> N
     assert site.metrics.get_sample_value("mirror_batches_not_opened_total", {"source": "east"}) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, ZSTD])
 async def test_the_replica_s_own_compression_type_changes_no_copy(site: Site, settings: dict[str, Any]) -> None:
     await make(site.east)
@@ -267,6 +268,7 @@ async def forget_epochs(site: Site) -> None:
     await journal.replace(SourceEpochs(source="east", partition=CLICKS, topic_id=topic_id, entries=((FAR, 0),)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, ZSTD])
 async def test_a_recompressed_replica_is_known_by_its_last_batch(site: Site, settings: dict[str, Any]) -> None:
     await make(site.east)
@@ -300,6 +302,7 @@ def with_header(batch: bytes, **fields: int) -> bytes:
 PLAIN = batch_at(1, words(1), words(2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "other",
     [

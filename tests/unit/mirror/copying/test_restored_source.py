@@ -148,6 +148,7 @@ async def test_a_source_that_does_not_show_its_end_yet_is_not_taken_for_the_same
             assert await read(hub, CLICKS) == list(enumerate(SHARED + LOST))
 
 
+@pytest.mark.long
 async def test_a_source_that_is_restored_before_anything_is_fetched_again_is_compared_again(
     east: Restorable, hub: Cluster
 ) -> None:

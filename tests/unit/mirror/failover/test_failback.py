@@ -125,6 +125,7 @@ async def test_the_lost_records_are_saved_and_the_failed_cluster_follows(site: S
     assert await read(site.east, CLICKS) == await read(site.hub, CLICKS)
 
 
+@pytest.mark.long
 async def test_the_commands_show_what_they_did(site: Site, tmp_path: Path) -> None:
     await fail_over(site, "clicks")
     (hub,), (east,), (west,) = (each.config.bootstrap for each in (site.hub, site.east, site.west))
@@ -169,6 +170,7 @@ def log_in(directory: Path, name: str, password: str) -> str:
     return str(path)
 
 
+@pytest.mark.long
 async def test_the_hub_and_the_failed_cluster_have_users_of_their_own(tmp_path: Path) -> None:
     async def pipeline(*arguments: str, code: int = 0) -> str:
         command = [sys.executable, "-m", "pipeline", *arguments]
@@ -279,6 +281,7 @@ async def test_two_commands_at_once_do_not_write_to_one_directory(site: Site, tm
     assert await reverse(site, tmp_path / "saved") == done[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_changed", [False, True])
 async def test_recompressed_copies_are_compared_by_contents(site: Site, tmp_path: Path, is_changed: bool) -> None:
     values = [b"GET /pages/%d " % number * 100 for number in range(3)]
@@ -353,6 +356,7 @@ async def test_a_file_that_lost_bytes_stops_the_deletion(
     assert (await reverse(site, directory)).is_done
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_sent", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_a_reversal_that_dies_anywhere_is_finished(site: Site, tmp_path: Path, is_sent: bool) -> None:
     topics = [f"clicks{number}" for number in range(1, 36)]

@@ -133,6 +133,7 @@ async def test_two_promotions_at_once_agree(site: Site) -> None:
     assert {(one.at_ms, one.ends) for one in found} == {(found[0].at_ms, (2, 0))}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_sent", [False, True])
 async def test_a_promotion_that_dies_anywhere_is_finished(site: Site, is_sent: bool) -> None:
     steps = []
@@ -296,6 +297,7 @@ async def test_a_leader_that_has_not_seen_the_promotion_holds_it_up(
         await publish(hub, b"x")
 
 
+@pytest.mark.long
 async def test_the_mirror_copies_no_offsets_of_groups_to_promoted_topics(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"a", b"b")

@@ -82,6 +82,7 @@ async def copy_to_hub(site: Site) -> None:
         await until_copied(site.hub, CLICKS, b"0")
 
 
+@pytest.mark.long
 async def test_a_topic_goes_there_and_back_twice(site: Site, tmp_path: Path) -> None:
     await copy_to_hub(site)
     values = [b"0"]
@@ -116,6 +117,7 @@ async def takes_over(site: Site) -> bool:
     return await take_over(site.hub, site.east, "east", "clicks", clock=clock, rng=Random(1), timeout_s=DEADLINE_S)
 
 
+@pytest.mark.long
 async def test_a_replica_with_records_of_the_former_topic_is_not_taken_over(site: Site, tmp_path: Path) -> None:
     await returned(site, tmp_path)
     before = await newest_entries(site)
@@ -123,6 +125,7 @@ async def test_a_replica_with_records_of_the_former_topic_is_not_taken_over(site
     assert await newest_entries(site) == before
 
 
+@pytest.mark.long
 async def test_a_replica_with_gaps_is_not_taken_over(site: Site, tmp_path: Path) -> None:
     """A mirror would pass the offsets of the gap, at which the new topic has records."""
     await returned(site, tmp_path)
@@ -135,6 +138,7 @@ async def test_a_replica_with_gaps_is_not_taken_over(site: Site, tmp_path: Path)
     assert not await takes_over(site)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", ["west", "hub"])
 async def test_a_replica_of_another_source_is_not_taken_over(site: Site, tmp_path: Path, source: str) -> None:
     await returned(site, tmp_path)
@@ -145,6 +149,7 @@ async def test_a_replica_of_another_source_is_not_taken_over(site: Site, tmp_pat
     assert await takes_over(site), "a repeated command says the same"
 
 
+@pytest.mark.long
 async def test_gaps_before_the_first_record_of_the_new_topic_are_no_obstacle(site: Site, tmp_path: Path) -> None:
     """Retention had deleted records before the topic was copied for the first time, and deletes more at the hub."""
     await make(site.east, partitions=2)
@@ -185,6 +190,7 @@ async def came_back(site: Site, tmp_path: Path) -> None:
     await make(site.hub, partitions=2, mirror_source="east", mirror_partitions="[]")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_group", [False, True], ids=["alone", "group"])
 async def test_a_mirror_that_sees_the_new_topic_first_goes_on_once_it_has_taken_over(
     site: Site, tmp_path: Path, is_group: bool
@@ -218,6 +224,7 @@ async def test_a_repeated_command_takes_over_the_partitions_that_are_left(site: 
         await until_copied(site.hub, OTHER, b"other")
 
 
+@pytest.mark.long
 async def test_a_mirror_that_was_paused_all_the_time_cannot_write_to_the_new_replica(
     site: Site, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ async def test_an_offset_comes_with_its_metadata_byte_for_byte(site: Site) -> No
     assert await fetch_offsets(site.hub, "g") == {CLICKS: CommittedOffset(offset=3, metadata=note)}
 
 
+@pytest.mark.long
 async def test_two_sources_have_a_group_of_one_name(site: Site) -> None:
     await fill(site)
     async with site.mirroring(**COPYING) as service:
@@ -135,6 +136,7 @@ async def test_a_bad_pattern_is_refused(site: Site) -> None:
             pass
 
 
+@pytest.mark.long
 async def test_an_offset_that_somebody_committed_at_the_hub_is_left_alone(site: Site) -> None:
     await fill(site)
     await commit(site.east, "g", 1)
@@ -160,6 +162,7 @@ async def test_a_group_that_the_hub_had_before_is_left_alone(site: Site) -> None
     assert await committed_offsets(site.hub, "g") == {0: 4}
 
 
+@pytest.mark.long
 async def test_a_group_that_was_deleted_at_the_hub_is_copied_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_copier, "FULL_CHECK_ROUNDS", 3)
     await fill(site)
@@ -216,6 +219,7 @@ async def test_a_mirror_killed_between_journal_and_commit_goes_on(
         assert groups_status(service)["left_alone"] == []
 
 
+@pytest.mark.long
 async def test_two_mirrors_at_once_do_not_take_each_other_for_somebody_else(site: Site) -> None:
     await fill(site, *(b"%d" % number for number in range(20)))
     async with site.mirroring(**COPYING) as first, site.mirroring(**COPYING) as second:
@@ -230,6 +234,7 @@ async def test_two_mirrors_at_once_do_not_take_each_other_for_somebody_else(site
         await until_left_alone(second)
 
 
+@pytest.mark.long
 async def test_offsets_of_a_recreated_topic_are_not_copied(site: Site) -> None:
     await fill(site)
     await commit(site.east, "g", 4)
@@ -245,6 +250,7 @@ async def test_offsets_of_a_recreated_topic_are_not_copied(site: Site) -> None:
         assert await committed_offsets(site.hub, "g") == {0: 4}
 
 
+@pytest.mark.long
 async def test_a_source_that_is_away_does_not_hold_up_the_groups_of_others(site: Site) -> None:
     async with open_cluster(NOBODY) as away:
         site.west = away
@@ -277,6 +283,7 @@ async def test_a_coordinator_of_the_hub_that_does_not_answer_is_shown_and_asked_
         await until(lambda: groups_status(service)["error"] is None)
 
 
+@pytest.mark.long
 async def test_many_groups_are_copied_in_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_copier, "MAX_PAGE_GROUPS", 7)
     await fill(site)
@@ -290,6 +297,7 @@ async def test_many_groups_are_copied_in_pages(site: Site, monkeypatch: pytest.M
     assert [await committed_offsets(site.hub, group) for group in groups] == [{0: 2}] * len(groups)
 
 
+@pytest.mark.long
 async def test_marks_of_a_group_that_is_gone_from_both_clusters_are_removed(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +323,7 @@ async def test_marks_of_a_group_that_is_gone_from_both_clusters_are_removed(
         await until(lambda: journals[-1].groups_of("east") == ["stays"])
 
 
+@pytest.mark.long
 async def test_a_mirror_that_was_stopped_before_its_commit_overwrites_no_group_that_moved_meanwhile(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def test_records_of_older_mirrors_have_no_cluster_id_and_unknown_fields_are_igno
     assert decode_proposal(record(cluster_id="E-1")).source.cluster_id == "E-1"
 
 
+@pytest.mark.long
 def test_a_replica_topic_has_no_more_entries_than_a_topic_may_have_partitions() -> None:
     table = table_of(proposal(f"c{number}", "t", 0, "clicks") for number in range(MAX_PARTITIONS))
     with pytest.raises(PartitionTableError, match="one partition of clicks too many"):

@@ -263,6 +263,7 @@ NOT_OF_A_MIRROR = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_leader_new", [False, True], ids=["same leader", "next leader"])
 async def test_znodes_that_no_mirror_has_written_stop_nobody(is_leader_new: bool) -> None:
     async def write(znode: str, data: bytes) -> None:

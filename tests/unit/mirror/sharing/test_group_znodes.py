@@ -30,6 +30,7 @@ def test_an_assignment_comes_back(assigned: dict[WorkUnit, Holding]) -> None:
     assert decode_parts([f"/{number}" for number in range(len(parts))], parts) == assigned
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("topics", "partitions"), [(10_000, 1), (1, 100_000), (100, 100)])
 def test_large_assignments_are_divided_into_parts_that_zookeeper_takes(topics: int, partitions: int) -> None:
     assigned = {

@@ -88,6 +88,7 @@ async def test_partitions_are_shared_and_taken_over(site: Site) -> None:
         await until_all_copied(site, b"a", b"b")
 
 
+@pytest.mark.long
 async def test_a_member_that_others_hold_for_dead_is_refused_and_doubles_nothing(site: Site) -> None:
     """Its session has ended, and it does not know it: a paused process, or one that is cut off from ZooKeeper."""
     zookeeper = MemoryZooKeeper()
@@ -130,6 +131,7 @@ async def test_a_partition_without_a_live_member_is_shown(site: Site) -> None:
             await until_shared(alone)
 
 
+@pytest.mark.long
 async def test_a_mirror_without_the_group_is_refused_in_words_and_one_member_goes_on(site: Site) -> None:
     zookeeper = MemoryZooKeeper()
     await make(site.east)
@@ -165,6 +167,7 @@ async def test_a_group_takes_over_from_a_mirror_that_runs_alone(site: Site) -> N
             assert "belongs to a group of mirrors" in last["error"]
 
 
+@pytest.mark.long
 async def test_the_end_of_a_recreated_topic_is_shown_by_the_holder_of_each_partition_alone(site: Site) -> None:
     zookeeper = MemoryZooKeeper()
     await make(site.east, partitions=PARTITIONS)
@@ -233,6 +236,7 @@ async def test_a_recreated_topic_ends_with_the_copier_epoch_that_its_holder_has_
         assert (halt()["reason"], halt()["first"]) == ("recreated", 1)
 
 
+@pytest.mark.long
 async def test_a_partition_whose_holder_does_not_select_it_is_shown_as_unowned(site: Site) -> None:
     zookeeper = MemoryZooKeeper()
     await make(site.east, "views", PARTITIONS)

@@ -85,6 +85,7 @@ async def test_topics_have_replicas_of_their_own_and_of_all_sources(site: Site) 
     assert await topics_of(site.hub) == {"east.orders", "page_views", "page_clicks"}
 
 
+@pytest.mark.long
 async def test_topics_of_one_source_become_one_replica(site: Site) -> None:
     """The replica keeps what the topic keeps that keeps more."""
     await make(site.east, "old", retention_ms="3600000000")
@@ -103,6 +104,7 @@ async def test_topics_of_one_source_become_one_replica(site: Site) -> None:
         await until_copied(site.hub, TopicPartition("all", 2), b"n1")
 
 
+@pytest.mark.long
 async def test_settings_and_offsets_of_groups_follow_to_renamed_replicas(site: Site) -> None:
     flows = [flow("both", ["a", "b"], "all"), flow("rest", [".*"], "{source}.{topic}")]
     for topic in ("a", "b", "clicks"):
@@ -137,6 +139,7 @@ async def test_a_topic_of_two_flows_is_copied_once(site: Site) -> None:
     assert await topics_of(site.hub) == {"clicks"}
 
 
+@pytest.mark.long
 async def test_a_changed_template_moves_no_replica(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"a")
@@ -206,6 +209,7 @@ async def registry_in(cluster: Cluster) -> AsyncIterator[httpx.AsyncClient]:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.long
 async def test_a_registry_reads_a_replica_of_schemas_and_cannot_write_there(site: Site) -> None:
     schema, path = {"schema": '"string"'}, "/subjects/clicks-value/versions"
     await make(site.east, "_other")
@@ -228,6 +232,7 @@ def is_refused(service: MirrorService, topic: str) -> bool:
     return f"{topic} of" in (service.status()["sources"][0]["error"] or "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("template", ["{topic}", "{source}.{topic}"])
 async def test_two_mirrors_of_all_topics_give_no_copies_of_copies(site: Site, template: str) -> None:
     """A-B-A with patterns that match replicas."""

@@ -59,6 +59,7 @@ def errors_of(service: MirrorService) -> dict[str, str | None]:
     return {each["name"]: each["error"] for each in service.status()["sources"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [("hub", "east"), ("east", "hub")])
 async def test_a_topic_that_comes_by_two_paths_is_copied_from_its_own_cluster(site: Site, names: Sequence[str]) -> None:
     await make(site.east)
@@ -75,6 +76,7 @@ async def test_a_topic_that_comes_by_two_paths_is_copied_from_its_own_cluster(si
     assert len((await site.west.fetch_all_topics()).topics["clicks"].partitions) == 1
 
 
+@pytest.mark.long
 async def test_a_topic_comes_by_the_hub_while_its_own_cluster_has_not_answered(site: Site) -> None:
     """Nobody copies it meanwhile: later it would be there twice."""
     await make(site.east)
@@ -93,6 +95,7 @@ OWN_REPLICAS = {
 ONE_SELECTED = {"own": {"source": "east", "topics": ["views"]}, "copies": {"source": "hub", "topics": ["clicks"]}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flows", "replicas"), [(OWN_REPLICAS, ["east.clicks", "hub.clicks"]), (ONE_SELECTED, ["clicks"])]
 )

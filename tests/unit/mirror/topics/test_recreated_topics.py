@@ -104,6 +104,7 @@ async def test_x3_a_recreated_topic_is_told_apart_by_its_id_and_copied_into_a_pa
     assert new.topic_id == site.east.view.topics["clicks"].id != old_id
 
 
+@pytest.mark.long
 async def test_recreated_topics_are_skipped_if_the_settings_say_so_also_again_and_again(site: Site) -> None:
     await copy_old(site, partitions=2)
     async with site.mirroring(gap_policy="skip"):
@@ -123,6 +124,7 @@ async def test_recreated_topics_are_skipped_if_the_settings_say_so_also_again_an
     assert {gap.reason for gap in gaps} == {GapReason.RECREATED}
 
 
+@pytest.mark.long
 async def test_partitions_are_resumed_one_by_one_and_others_of_the_new_topic_are_copied_at_once(site: Site) -> None:
     await copy_old(site, partitions=2)
     await recreate(site, b"new", partitions=3)
@@ -139,6 +141,7 @@ async def test_partitions_are_resumed_one_by_one_and_others_of_the_new_topic_are
     assert await read(site.hub, CLICKS) == list(enumerate(OLDS))
 
 
+@pytest.mark.long
 async def test_a_mirror_killed_after_the_ledger_was_written_goes_on_with_the_new_topic(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +178,7 @@ async def test_nothing_of_the_new_topic_is_copied_while_the_ledger_cannot_be_wri
     assert len(await ledger_of(site)) == 1
 
 
+@pytest.mark.long
 async def test_an_old_answer_of_the_source_neither_ends_nor_replaces_the_new_topic(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +272,7 @@ async def test_an_old_answer_that_is_compared_with_a_newer_entry_offers_no_gap_t
     assert (await site.hub.fetch_all_topics()).topics["clicks"].partitions.keys() == {0}
 
 
+@pytest.mark.long
 async def test_two_mirrors_give_the_new_topic_one_partition(site: Site) -> None:
     await copy_old(site)
     async with site.mirroring(gap_policy="skip"), site.mirroring(gap_policy="skip") as other:
@@ -280,6 +285,7 @@ async def test_two_mirrors_give_the_new_topic_one_partition(site: Site) -> None:
     assert len(await ledger_of(site)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_group", [False, True], ids=["alone", "group"])
 async def test_a_topic_that_is_created_again_while_another_mirror_goes_on_ends_where_its_own_replica_does(
     site: Site, is_group: bool
@@ -308,6 +314,7 @@ async def test_a_topic_that_is_created_again_while_another_mirror_goes_on_ends_w
         await until_copied(site.hub, TopicPartition("clicks", 2), b"third")
 
 
+@pytest.mark.long
 async def test_gaps_of_the_old_topic_do_not_hold_for_the_new_one(site: Site) -> None:
     """The old copy has a gap at offsets that the new topic has records at."""
     await copy_old(site)
@@ -324,6 +331,7 @@ async def test_gaps_of_the_old_topic_do_not_hold_for_the_new_one(site: Site) -> 
     assert [gap.reason for gap in await ledger_of(site)] == [GapReason.RETENTION, GapReason.RECREATED]
 
 
+@pytest.mark.long
 async def test_offsets_of_groups_go_to_the_topic_that_they_were_committed_for(site: Site) -> None:
     await copy_old(site)
     await commit(site.east, "g", 3)
@@ -338,6 +346,7 @@ async def test_offsets_of_groups_go_to_the_topic_that_they_were_committed_for(si
     assert await committed_offsets(site.hub, "g") == {0: 3, 1: 2}
 
 
+@pytest.mark.long
 async def test_offsets_of_a_halted_topic_are_not_copied(site: Site) -> None:
     await copy_old(site)
     await recreate(site, b"a", b"b", b"c", b"d", partitions=2)

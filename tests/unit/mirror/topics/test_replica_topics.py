@@ -101,6 +101,7 @@ async def test_a_replica_that_exists_gets_the_settings_before_the_first_record(
     assert seen[0] == {"retention.ms": "-1"}
 
 
+@pytest.mark.long
 async def test_changes_at_the_source_reach_the_replica_in_seconds(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"a")
@@ -124,6 +125,7 @@ async def test_changes_while_no_mirror_ran_are_followed_at_its_start(site: Site)
         await until_followed(site.hub, retention_ms="2000")
 
 
+@pytest.mark.long
 async def test_settings_of_a_recreated_topic_are_not_for_the_old_copy(site: Site) -> None:
     await make(site.east, retention_ms="-1")
     await publish(site.east, b"old")
@@ -263,6 +265,7 @@ async def test_a_replica_that_the_hub_refuses_holds_up_no_others(site: Site, mon
     assert "clicks1" not in await list_topics(site.hub)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exists", [False, True])
 async def test_a_setting_that_the_hub_refuses_is_shown_and_stops_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch, exists: bool

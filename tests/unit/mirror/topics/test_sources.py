@@ -61,6 +61,7 @@ async def test_a_hub_is_not_copied_into_itself(site: Site) -> None:
     assert await read(site.hub, TopicPartition("clicks.own", 0)) == [(0, b"own")]
 
 
+@pytest.mark.long
 async def test_another_cluster_under_a_known_name_is_refused_until_it_is_mended(site: Site) -> None:
     east, west = site.east, site.west
     await make(east)

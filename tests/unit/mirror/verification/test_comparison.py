@@ -206,6 +206,7 @@ async def test_recompressed_batches_of_a_log_of_unknown_compaction_are_compared(
     assert found.by_contents == 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
 async def test_very_many_differences_are_counted_and_cost_no_more(at_once: int) -> None:
     log = [(number, number, 1) for number in range(4000)]
@@ -287,6 +288,7 @@ async def test_gaps_explain_only_what_lies_within_them() -> None:
     assert found.is_different
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("is_replaced", [False, True])
 async def test_very_many_recorded_gaps_make_no_difference(width: int, is_replaced: bool) -> None:

@@ -64,6 +64,7 @@ def may_fetch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, s
     return bool(request.param == "fetched")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_deep", [False, True])
 async def test_a_recompressed_replica_is_equal_by_contents(site: Site, may_fetch: bool, is_deep: bool) -> None:
     await copied(site, replicas())
@@ -86,6 +87,7 @@ async def test_a_replica_of_the_same_bytes_is_not_opened(site: Site) -> None:
     assert details_of(report.to_json()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "other",
     [
@@ -104,6 +106,7 @@ async def test_other_contents_in_another_codec_are_different(site: Site, may_fet
     assert report.comparison.by_contents > 0
 
 
+@pytest.mark.long
 async def test_lost_and_extra_batches_of_a_recompressed_replica_are_found(site: Site, may_fetch: bool) -> None:
     whole = replicas()
     await copied(site, [batch for number, batch in enumerate(whole) if number not in (3, 22)])

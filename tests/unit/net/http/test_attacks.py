@@ -117,6 +117,7 @@ async def test_headers_without_end_are_cut_short(files: HttpFiles) -> None:
             assert SECRET not in found
 
 
+@pytest.mark.long
 async def test_mutated_requests_of_strangers_are_never_answered(
     files: HttpFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ async def test_a_handshake_that_stands_still_ends(files: HttpFiles, mock_clock: 
                 pass
 
 
+@pytest.mark.long
 async def test_guesses_of_one_address_do_not_slow_down_users_who_are_known(
     files: HttpFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 
+import pytest
 import trio
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -26,6 +27,7 @@ class Large(Collector):
         yield GaugeMetricFamily("last", "One.", value=2)
 
 
+@pytest.mark.long
 async def test_the_text_is_that_of_the_library_and_very_many_samples_hold_up_nobody() -> None:
     metrics = CollectorRegistry()
     Counter("counted", "How many.", registry=metrics).inc(3)

@@ -145,6 +145,7 @@ async def test_tokens_of_an_authority_let_their_users_in_until_they_end(
             assert await status(reader) == 401
 
 
+@pytest.mark.long
 async def test_strangers_get_the_same_answer_for_everything(files: HttpFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_attempts, "FAILURE_PAUSE_S", 0)
     shown: list[dict[str, str]] = [
@@ -235,6 +236,7 @@ async def raw(files: HttpFiles, address: HostPort, data: bytes) -> bytes:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097, 16_384, 16_385, 100_000, 16 << 20])
 async def test_bodies_of_any_size_pass_whole(files: HttpFiles, size: int) -> None:
     body = random.Random(size).randbytes(size)

@@ -273,6 +273,7 @@ async def test_few_batches_are_opened_at_a_time(start: Start, monkeypatch: pytes
         assert codes == [ErrorCode.NONE] * (OPENERS + 3)
 
 
+@pytest.mark.long
 async def test_large_batches_that_are_opened_hold_up_no_small_one(start: Start) -> None:
     async with start() as broker:
         await broker.create("large", cleanup_policy="compact")

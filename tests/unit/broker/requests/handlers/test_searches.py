@@ -93,6 +93,7 @@ async def test_slow_searches_hold_up_no_flush(start: Start, held: Held) -> None:
         held.turns.release(60)
 
 
+@pytest.mark.long
 async def test_searches_end_when_their_client_leaves(start: Start, held: Held) -> None:
     partitions = 1000
     async with start() as broker:
@@ -146,6 +147,7 @@ def lying(records: int) -> bytearray:
     return made
 
 
+@pytest.mark.long
 async def test_endless_searches_hold_up_no_other_search_and_end_in_time(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from tests.support.reported_hours import hours_of, read_reports, spans_of, wait_
 GROUP = "g"
 CLICKS = [TopicPartition("clicks", number) for number in range(2)]
 FIRST_HOUR_MS = clock() // HOUR_MS * HOUR_MS - 3 * HOUR_MS
+KILLS = 12
 RECORDS = 900
 DEADLINE_S = 90
 
@@ -109,13 +110,12 @@ def judged(reports: Sequence[CountReport]) -> list[AuditedHour]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.long)])
-async def test_members_that_are_killed_make_no_difference(tmp_path: Path, kills: int) -> None:
-    random = Random(kills)
+async def test_members_that_are_killed_make_no_difference(tmp_path: Path) -> None:
+    random = Random(KILLS)
     async with published(tmp_path) as hub:
-        for _ in range(kills):
+        for _ in range(KILLS):
             member = Member(hub)
-            await member.commits(random.randrange(1, RECORDS // 3 // kills))
+            await member.commits(random.randrange(1, RECORDS // 3 // KILLS))
             await trio.sleep(random.random() * 0.05)
             member.kill()
         await read_to_the_end(hub)

@@ -18,7 +18,7 @@ from tests.support.hostile_schemas import hostile_schema
 from tests.support.sizes import size
 
 CASES = range(600)
-PARTS = [range(first, first + 5_000) for first in range(0, size(20_000, 100_000), 5_000)]
+PARTS = [range(first, first + 5_000) for first in range(0, size(10_000, 100_000), 5_000)]
 SEED = 20110612
 WARM_UP = 30
 CLIENTS = 4

@@ -31,7 +31,7 @@ SEEDS_OF_A_TOPIC = 20
 LOCAL_VICTIMS = ("driver", "workers", "rival")
 VICTIMS = (*LOCAL_VICTIMS, "datanode", "namenode", "network")
 FEW_SEEDS = (7, 118, 37)
-MANY_SEEDS = size(60, 200)
+MANY_SEEDS = size(30, 200)
 STORE_TIMEOUT_MS = 30_000
 
 NOTHING_COMMITTED = {"StorageError", "PathNotFoundError", "PathExistsError", "LoadError", "CommitConflictError"}

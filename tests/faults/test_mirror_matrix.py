@@ -61,7 +61,6 @@ PROCESSES = tuple(part for part in Part if part not in NETWORKS)
 MATRIX = [(fault, part) for fault in (Fault.KILL, Fault.PAUSE) for part in PROCESSES] + [
     (Fault.CUT, part) for part in NETWORKS
 ]
-FEW = [(Fault.KILL, Part.HUB_BROKER), (Fault.PAUSE, Part.MIRROR), (Fault.CUT, Part.SOURCE_NETWORK)]
 
 
 async def cut(links: Links, directions: Sequence[Direction], held_s: float) -> None:
@@ -89,28 +88,21 @@ def failure(site: MirrorSite, fault: Fault, part: Part, random: Random) -> Calla
     return victim.kill if fault is Fault.KILL else victim.pause
 
 
-async def run_cell(site: MirrorSite, fault: Fault, part: Part, moments: int, random: Random) -> None:
-    for number in range(moments):
+async def run_cell(site: MirrorSite, fault: Fault, part: Part, random: Random) -> None:
+    for number in range(MOMENTS):
         await trio.sleep(random.uniform(*PAUSE_S))
         lasting_s = random.uniform(*(SHORT_S if number else LONG_S))
         await failure(site, fault, part, random)(lasting_s)
 
 
-@pytest.mark.parametrize(
-    ("cells", "moments"),
-    [
-        pytest.param(FEW, 1, id="few", marks=pytest.mark.long),
-        pytest.param(MATRIX, MOMENTS, id="matrix", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
-    ],
-)
-async def test_copies_are_exact_and_lags_true_whatever_part_fails(
-    tmp_path: Path, cells: list[tuple[Fault, Part]], moments: int
-) -> None:
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+async def test_copies_are_exact_and_lags_true_whatever_part_fails(tmp_path: Path) -> None:
     with unwrapped_errors():
-        await run_matrix(tmp_path, cells, moments)
+        await run_matrix(tmp_path)
 
 
-async def run_matrix(directory: Path, cells: list[tuple[Fault, Part]], moments: int) -> None:
+async def run_matrix(directory: Path) -> None:
     async with mirror_site(directory, [TOPIC]) as site, trio.open_nursery() as nursery:
         async with connected(site.source.bootstrap, None, "test") as cluster:
             await create_topics(cluster, [NewTopic(name=TOPIC, partitions=len(PARTITIONS), replication_factor=3)])
@@ -122,12 +114,12 @@ async def run_matrix(directory: Path, cells: list[tuple[Fault, Part]], moments: 
         producer.start()
         nursery.start_soon(watch.run)
         await check.run()
-        for fault, part in cells:
+        for fault, part in MATRIX:
             cell = f"{fault} of {part}, seed {SEED}"
             watch.begin()
             began_s = trio.current_time()
             try:
-                await run_cell(site, fault, part, moments, Random(cell))
+                await run_cell(site, fault, part, Random(cell))
                 lasted_s = trio.current_time() - began_s
                 records = await check.run()
             except (AssertionError, trio.TooSlowError) as error:
@@ -135,7 +127,7 @@ async def run_matrix(directory: Path, cells: list[tuple[Fault, Part]], moments: 
                 raise
             stops = ", ".join(f"{stop_s:.1f}" for stop_s in watch.longest_stops_s())
             print(
-                f"{cell}: {moments} in {lasted_s:.0f} s, {records} records so far are exact; "
+                f"{cell}: {MOMENTS} in {lasted_s:.0f} s, {records} records so far are exact; "
                 f"copying of the partitions stopped for at most {stops} s; {watch.known} known lags"
             )
             assert not watch.faults, "\n".join([cell, *watch.faults])

@@ -28,7 +28,7 @@ READ_TIMEOUT_MS = 1500
 """Time after which a paused writer is replaced."""
 PAUSE_S = 2.5
 PAGE = 1000
-FEW_SEEDS, MANY_SEEDS = 1, size(20, 50)
+SEEDS = size(20, 50)
 
 
 class Clients:
@@ -130,10 +130,8 @@ def check(registries: list[RegistryProcess], acknowledged: list[tuple[str, str, 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "seeds", [FEW_SEEDS, pytest.param(MANY_SEEDS, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
-)
-def test_no_registration_is_lost_and_no_id_is_given_twice(tmp_path: Path, seeds: int) -> None:
+@pytest.mark.timeout(3600)
+def test_no_registration_is_lost_and_no_id_is_given_twice(tmp_path: Path) -> None:
     first = int(os.environ.get("FIRST_SEED", "1"))
     settings = {"leader.read.timeout.ms": READ_TIMEOUT_MS, "kafkastore.topic.replication.factor": BROKERS}
     kinds, errors, acknowledged = [], set(), []
@@ -141,7 +139,7 @@ def test_no_registration_is_lost_and_no_id_is_given_twice(tmp_path: Path, seeds:
         LocalCluster(tmp_path / "local", brokers=BROKERS) as local,
         running_registries(tmp_path, local.bootstrap, REGISTRIES, settings) as registries,
     ):
-        for seed in range(first, first + seeds):
+        for seed in range(first, first + SEEDS):
             rng = Random(seed)
             clients = Clients([registry.url for registry in registries], seed)
             with clients.running():

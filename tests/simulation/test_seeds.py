@@ -8,7 +8,7 @@ from tests.support.simulated_runs import assert_noticed, assert_pass, assert_rep
 from tests.support.sizes import size
 
 SEEDS = 3
-LAST_SEED = size(200, 600)
+LAST_SEED = size(120, 600)
 """The last one of the long run."""
 LAST_SEED_TO_NOTICE = 200
 SOON_NOTICED = frozenset(

@@ -9,7 +9,7 @@ from tests.support.simulated_runs import assert_noticed, assert_pass, assert_rep
 from tests.support.sizes import size
 
 SEEDS = 3
-LAST_SEED = size(120, 240)
+LAST_SEED = size(60, 240)
 """The last one of the long run."""
 LAST_SEED_TO_NOTICE = 300
 SELDOM_NOTICED = frozenset(

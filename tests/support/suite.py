@@ -91,23 +91,25 @@ CLIENTS = ("unit/cli", "unit/client")
 MIRROR, BROKER, REGISTRY = ("unit/mirror",), ("unit/broker",), ("unit/schema_registry",)
 AUDIT = ("unit/audit",)
 SITES = tuple(f"simulation/test_{name}.py" for name in ("audit_matrix", "audited_sites", "sites"))
+LOG = ("unit/log", "unit/protocol", "unit/records")
 PARTS = (
-    Part("integration", ["integration"], without=[*COMMANDS, *SPARK, *TABLES, *SECURITY]),
     Part("unit of the broker", BROKER),
-    Part("faults", ["faults"], without=CLUSTERS),
-    Part("conformance", ["conformance"]),
-    Part("unit", ["unit"], without=[*CLIENTS, *MIRROR, *BROKER, *REGISTRY, *AUDIT, *NET]),
-    Part("unit of the audit", AUDIT),
-    Part("Spark", SPARK),
-    Part("security", [*SECURITY, *NET]),
-    Part("unit of the mirror", MIRROR),
     Part("unit of clients and commands", CLIENTS),
+    Part("unit of the mirror", MIRROR),
+    Part("integration", ["integration"], without=[*COMMANDS, *SPARK, *TABLES, *SECURITY]),
+    Part("conformance", ["conformance"]),
+    Part("Spark", SPARK),
+    Part("unit", ["unit"], without=[*CLIENTS, *MIRROR, *BROKER, *REGISTRY, *AUDIT, *NET, *LOG]),
+    Part("unit of the log", LOG),
+    Part("unit of the audit", AUDIT),
     Part("tables of loads", TABLES),
+    Part("faults", ["faults"], without=CLUSTERS),
     Part("commands", COMMANDS),
-    Part("faults of clusters", CLUSTERS),
-    Part("unit of the registry", REGISTRY),
-    Part("simulated sites", SITES),  # the last two keep a processor each busy
+    Part("security", [*SECURITY, *NET]),
+    Part("simulated sites", SITES),
     Part("simulated clusters", ["simulation"], without=SITES),
+    Part("unit of the registry", REGISTRY),
+    Part("faults of clusters", CLUSTERS),
 )
 
 

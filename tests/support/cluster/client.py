@@ -6,6 +6,10 @@ JSON what became of the records. It says `steady` once records are acknowledged 
 
 Invariants: a value, which is a number, is used once, and numbers grow; a key belongs to one partition of one topic.
 What counts as lost, doubled and out of order is decided by `judge`.
+
+librdkafka begins a new producer epoch also when a broker refuses a batch that came before the one it follows, and sends
+again in all partitions what was not acknowledged yet (its issue 4953). No broker can recognise these records: they are
+those whose copies are of rising epochs of one producer. Two copies of one epoch are a fault of the broker.
 """
 
 import json
@@ -13,11 +17,17 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import product
+from itertools import pairwise, product
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+import trio
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as Part
+
+from pipeline.client import ClientConfig, open_cluster, parse_addresses
+from pipeline.client.consumer.batch_headers import BatchHeaders
+from pipeline.model import TopicPartition
 
 KEYS_OF_PARTITION = 8
 MEMBERS = 2
@@ -120,6 +130,8 @@ class Verdict:
     doubled: int
     disordered: int
     unread: int
+    sent_again: int
+    """Copies that the client sent in another producer epoch."""
     examples: Mapping[str, Sequence[int | str]]
     longest_stop_s: float
     """Between two acknowledgements of one partition."""
@@ -139,7 +151,53 @@ Log = Mapping[Place, Mapping[int, tuple[bytes, int]]]
 """All that a reader finds: keys and values by their offsets, in order."""
 
 
-def judge(written: Written, log: Log, read: Read) -> Verdict:
+Copy = tuple[Place, int]
+"""The place and offset of a record."""
+ProducerEpoch = tuple[int, int]
+"""The id of a producer and its epoch."""
+
+
+def copies_in(log: Log) -> Mapping[int, Sequence[Copy]]:
+    """Where the values are that are there more than once, in the order of their offsets."""
+    copies: dict[int, list[Copy]] = {}
+    for place, records in log.items():
+        for offset, (_, value) in records.items():
+            copies.setdefault(value, []).append((place, offset))
+    return {value: found for value, found in copies.items() if len(found) > 1}
+
+
+def sent_again(copies: Iterable[Sequence[Copy]], epochs: Mapping[Copy, ProducerEpoch]) -> set[Copy]:
+    """All but the first copies of values that a producer sent again, to the same partition in newer epochs."""
+    again: set[Copy] = set()
+    for found in copies:
+        (producer_id, _), *_ = ordered = [epochs[copy] for copy in found]
+        is_of_one = {place for place, _ in found} == {found[0][0]} and {name for name, _ in ordered} == {producer_id}
+        if is_of_one and all(before < after for before, after in pairwise(ordered)):
+            again.update(found[1:])
+    return again
+
+
+async def epochs_of(bootstrap: str, copies: Iterable[Sequence[Copy]]) -> Mapping[Copy, ProducerEpoch]:
+    """The producer and epoch of the batch of each copy. Raises PipelineError."""
+    epochs = {}
+    async with open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster:
+        headers = BatchHeaders(cluster)
+        for (topic, partition), offset in (copy for found in copies for copy in found):
+            header = await headers.header_at(TopicPartition(topic, partition), offset, timeout_s=READ_DEADLINE_S)
+            assert header is not None
+            epochs[(topic, partition), offset] = header.producer_id, header.producer_epoch
+    return epochs
+
+
+def without(log: Log, copies: Collection[Copy]) -> Log:
+    """The log without some records."""
+    return {
+        place: {offset: record for offset, record in records.items() if (place, offset) not in copies}
+        for place, records in log.items()
+    }
+
+
+def judge(written: Written, log: Log, read: Read, sent_again: int = 0) -> Verdict:
     """What is wrong with what a reader finds, after what the producer was told."""
     found = Counter(value for records in log.values() for _, value in records.values())
     doubled = [value for value, times in found.items() if times > 1]
@@ -166,6 +224,7 @@ def judge(written: Written, log: Log, read: Read) -> Verdict:
         doubled=len(doubled),
         disordered=len(disordered),
         unread=len(unread),
+        sent_again=sent_again,
         examples={what: values[:SHOWN] for what, values in faults.items() if values},
         longest_stop_s=written.longest_stop_s,
         longest_wait_s=written.longest_wait_s,
@@ -216,7 +275,7 @@ def read_back(asked: Asked) -> Log:
     """All records of the topics. Raises TimeoutError."""
     settings = {"bootstrap.servers": asked.bootstrap, "group.id": f"{asked.group}-again", **COMMON}
     consumer = Consumer({**settings, "enable.auto.commit": False})
-    parts = [TopicPartition(topic, number, 0) for topic, number in asked.places]
+    parts = [Part(topic, number, 0) for topic, number in asked.places]
     ends = {(part.topic, part.partition): end_of(consumer, part) for part in parts}
     consumer.assign(parts)
     log: dict[Place, dict[int, tuple[bytes, int]]] = {place: {} for place in ends}
@@ -236,7 +295,7 @@ def read_back(asked: Asked) -> Log:
     return log
 
 
-def end_of(consumer: Consumer, part: TopicPartition) -> int:
+def end_of(consumer: Consumer, part: Part) -> int:
     """Asked again when the client gives up by itself: it does so while it knows no leader, or has no answer for 4 s."""
     deadline = time.monotonic() + READ_DEADLINE_S
     while True:
@@ -274,13 +333,15 @@ def main() -> None:
     writing_ended.set()
     writer.join()
     log = read_back(asked)
+    copies = copies_in(log).values()
+    again = sent_again(copies, trio.run(epochs_of, asked.bootstrap, copies)) if copies else set()
     deadline = time.monotonic() + READ_DEADLINE_S
     while time.monotonic() < deadline and not written.acknowledged <= read.values:
         time.sleep(POLL_S)
     reading_ended.set()
     for thread in readers:
         thread.join()
-    print(json.dumps(asdict(judge(written, log, read))))
+    print(json.dumps(asdict(judge(written, without(log, again), read, len(again)))))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ def test_faults_lose_and_double_nothing(tmp_path: Path, scenarios: list[Scenario
     assert {outcome.name: outcome.faults for outcome in outcomes} == {each.name: [] for each in scenarios}
     for outcome in outcomes:
         assert outcome.verdict is not None
-        print(f"{outcome.name}: no acknowledged write for {outcome.verdict.longest_stop_s:.1f} s")
+        again = outcome.verdict.sent_again
+        print(f"{outcome.name}: no acknowledged write for {outcome.verdict.longest_stop_s:.1f} s, {again} sent again")
         assert outcome.verdict.longest_stop_s < LONGEST_STOP_S
 
 
@@ -48,4 +49,5 @@ def test_no_error_reaches_clients_while_every_broker_is_restarted(tmp_path: Path
         cluster.start()
         done = restart_all(cluster, topics=4, partitions=6, replicas=3, records_per_s=500)
         assert done.verdict.faults == []
+    print(f"{done.verdict.sent_again} records sent again by the client in a newer epoch")
     assert done.verdict.acknowledged > 0

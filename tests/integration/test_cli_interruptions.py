@@ -16,7 +16,7 @@ from pipeline.testing.local_cluster import LocalCluster
 pytestmark = pytest.mark.long
 
 DEADLINE_S = 120
-MANY = pytest.param(12)
+MANY = 12
 LATEST_S = 1.5
 """Long after the modules are loaded, and before anybody waits for the test."""
 PROGRAM = """

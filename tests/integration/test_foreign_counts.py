@@ -114,7 +114,7 @@ async def test_a_reader_reports_what_the_logs_hold_and_goes_on_after_a_kill(tmp_
         assert all(0 <= each <= clock() for each in created)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2), pytest.param(3)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_readers_that_end_at_any_moment_leave_counts_that_are_right(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     async with east(tmp_path) as cluster:

@@ -117,7 +117,7 @@ async def test_a_running_cluster_goes_from_open_to_secured_znodes(tmp_path: Path
         )
 
 
-@pytest.mark.parametrize("requires_user", [True, pytest.param(False)])
+@pytest.mark.parametrize("requires_user", [True, False])
 async def test_a_broker_without_credentials_is_refused_and_told_why(tmp_path: Path, requires_user: bool) -> None:
     process = ZooKeeperProcess(tmp_path / "zookeeper", protection=encrypted(tmp_path, requires_user=requires_user))
     tls = tls_settings(tmp_path)

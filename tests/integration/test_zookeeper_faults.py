@@ -229,7 +229,7 @@ async def test_a_chroot_is_made_and_hides_the_rest(zookeeper: str, zookeeper_ser
         assert await inside.get("/a") == (b"x", 0)
 
 
-@pytest.mark.parametrize("is_session_in_backup", [True, pytest.param(False)])
+@pytest.mark.parametrize("is_session_in_backup", [True, False])
 async def test_a_server_that_was_restored_refuses_no_client_for_ever(
     tmp_path: Path, *, is_session_in_backup: bool
 ) -> None:

@@ -164,8 +164,10 @@ def test_properties_are_a_part_that_is_kept_as_the_files_are(tmp_path: Path) -> 
     assert [part.name for part in parts_left(names, again)] == ["test_a.py"]
 
 
-@pytest.mark.parametrize(("options", "expected"), [([], 25), (["-m", "long"], 100)])
-def test_properties_have_few_examples_in_make_test_alone(options: Any, expected: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "expected"), [([], "25"), (["-m", "long"], "100"), (["--hypothesis-profile=random"], "100")]
+)
+def test_properties_have_few_examples_in_make_test_alone(options: Any, expected: str, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_bytes((ROOT / "tests/conftest.py").read_bytes())
     (tmp_path / "test_sample.py").write_text(EXAMPLES, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-q", "-s", *options, tmp_path]

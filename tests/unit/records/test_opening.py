@@ -75,9 +75,7 @@ def growth_bytes(open_batch: Callable[[bytes], None], batch: bytes, fails: bool)
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
-@pytest.mark.parametrize(
-    ("codec", "plain_mib"), [(Codec.GZIP, 60), pytest.param(Codec.ZSTD, 60, marks=pytest.mark.long), (Codec.ZSTD, 200)]
-)
+@pytest.mark.parametrize(("codec", "plain_mib"), [(Codec.GZIP, 60), (Codec.ZSTD, 60), (Codec.ZSTD, 200)])
 @pytest.mark.parametrize("open_batch", [open_records, open_keys, open_columns])
 def test_threads_open_bombs_within_the_memory_for_opened_batches(
     codec: Codec, plain_mib: int, open_batch: Callable[[bytes], None]

@@ -357,7 +357,7 @@ async def test_a_file_that_lost_bytes_stops_the_deletion(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("is_sent", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("is_sent", [False, True])
 async def test_a_reversal_that_dies_anywhere_is_finished(site: Site, tmp_path: Path, is_sent: bool) -> None:
     topics = [f"clicks{number}" for number in range(1, 36)]
     await fail_over(site, *topics)

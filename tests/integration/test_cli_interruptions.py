@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -42,10 +41,6 @@ def pipeline(*arguments: str, given: bytes = b"") -> bytes:
     ).stdout
 
 
-def children_of(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
 @pytest.mark.parametrize("command", [["produce"], ["consume", "-f"], ["consume", "-f", "--group", "interrupted"]])
 @pytest.mark.parametrize("moments", [1, MANY])
 def test_a_signal_at_any_moment_ends_a_command_quietly(cluster: LocalCluster, command: list[str], moments: int) -> None:
@@ -63,10 +58,9 @@ def test_a_signal_at_any_moment_ends_a_command_quietly(cluster: LocalCluster, co
                 assert process.stderr is not None
                 assert process.stderr.readline() == b"begun\n"
                 time.sleep(delay_s)  # the moment is the point
-                assert children_of(process.pid) == []
                 os.kill(process.pid, number)
                 process.wait(DEADLINE_S)  # stdin stays open: its end would be the end of the command
-                told = process.stderr.read()
+                told = process.stderr.read()  # ends once no child of it is left either, as each inherits stderr
             finally:
                 process.kill()
         # SIGTERM before the command has begun ends the process as it ends any other.

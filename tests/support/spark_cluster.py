@@ -72,5 +72,5 @@ def _registered(page: Any) -> int:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=READY_S) as answer:
             return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
-    except OSError:
+    except (OSError, json.JSONDecodeError):  # not listening yet; or a page, as long as the handler of JSON is not added
         return 0

@@ -147,16 +147,14 @@ def set_mode(
     """
     if subject is not None:
         check_subject(subject, settings=True)
-    if state.settings.own_mode(subject) is mode:
-        return WritePlan(mode)
-    if mode is None:
-        return WritePlan(mode, _no_mode(state, subject))
-    events: tuple[WrittenEvent, ...] = (ModeSet(subject=subject, mode=mode),)
-    if mode is RegistryMode.IMPORT and state.settings.mode(subject) is not RegistryMode.IMPORT and not force:
-        if state.has_subjects(subject):
-            raise RegistryError(Code.NOT_PERMITTED, "Cannot import since found existing subjects")
-        events = (*_cleared(state, subject), *events)
-    return WritePlan(mode, events)
+    change: tuple[WrittenEvent, ...] = ()
+    if state.settings.own_mode(subject) is not mode:
+        change = _no_mode(state, subject) if mode is None else (ModeSet(subject=subject, mode=mode),)
+    if mode is not RegistryMode.IMPORT or state.settings.mode(subject) is RegistryMode.IMPORT or force:
+        return WritePlan(mode, change)
+    if state.has_subjects(subject):
+        raise RegistryError(Code.NOT_PERMITTED, "Cannot import since found existing subjects")
+    return WritePlan(mode, (*_cleared(state, subject), *change))
 
 
 def _cleared(state: RegistryState, scope: str | None) -> tuple[WrittenEvent, ...]:

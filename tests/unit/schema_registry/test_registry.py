@@ -200,6 +200,21 @@ def test_a_subject_that_is_deleted_again_after_an_import_stays_deleted_after_com
     assert [version.deleted for version in compacted.versions("s", deleted=True)] == [True, True]
 
 
+def test_a_mode_that_is_overridden_does_not_allow_an_import_over_schemas(state: RegistryState) -> None:
+    """As in Confluent's registry: an import begins anew if the mode in force is another, whatever the subject's own."""
+    put(state, "live", INT)
+    put(state, "dead", INT)
+    carry_out(state, delete_subject(state, "dead", permanent=False))
+    for subject in ("live", "dead"):
+        carry_out(state, set_mode(state, subject, RegistryMode.IMPORT, force=True))
+        assert set_mode(state, subject, RegistryMode.IMPORT, force=False).events == ()
+    carry_out(state, set_mode(state, None, RegistryMode.READONLY_OVERRIDE, force=False))
+    refused(42205, set_mode, state, "live", RegistryMode.IMPORT, force=False)
+    assert set_mode(state, "live", RegistryMode.IMPORT, force=True).events == ()
+    carry_out(state, set_mode(state, "dead", RegistryMode.IMPORT, force=False))
+    assert state.subjects(deleted=True) == ["live"]
+
+
 def test_there_is_no_version_after_the_last_number(state: RegistryState) -> None:
     carry_out(state, set_mode(state, "s", RegistryMode.IMPORT, force=False))
     carry_out(state, planned(state, "s", candidate('"int"', id=1, version=MAX_VERSION)))

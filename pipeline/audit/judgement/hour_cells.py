@@ -111,8 +111,8 @@ def compare_cells(words: Words, hour_ms: int, cells: Int64s) -> HourCells:
     counted = {LIVE: way.live, REPLICA: way.replica}
     begun = behind_beginnings(edges, {stage.tier: series for stage, series in counted.items()})
     torn = _torn_or_late(hour_ms, [live, *stages], counted)
-    doubtful = [(stage, mask) for stage, mask in (*torn, *begun) if mask.any()]
-    doubtful += _forgotten(edges) if hour_ms == OLDER else []
+    forgotten = [*_forgotten(edges), *_without_room(edges, maker.borders, words.begin_ms)] if hour_ms == OLDER else []
+    doubtful = [(stage, mask) for stage, mask in (*torn, *begun, *forgotten) if mask.any()]
     for edge in edges:
         doubt_differences(edge, doubtful)
     return HourCells(
@@ -154,6 +154,18 @@ def _forgotten(edges: Sequence[Edge]) -> list[tuple[StageCells, Mask]]:
             if lacks.any():
                 found.append((edge.at, lacks))
     return found
+
+
+def _without_room(edges: Sequence[Edge], borders: Int64s, begin_ms: int) -> Iterator[tuple[StageCells, Mask]]:
+    """Yield the stages that differ where rows of hours before their border are forgotten: those that end earlier."""
+    stages = {stage.stage: stage for edge in edges for stage in (edge.before, edge.at)}
+    for stage in stages.values() if begin_ms > OLDER else ():
+        mine = [edge for edge in edges if stage.stage in (edge.before.stage, edge.at.stage)]
+        lacks = np.logical_or.reduce([edge.compared.codes != 0 for edge in mine])
+        for series in stage.series:
+            ends = np.full(len(borders), NO_BORDER) if series.key.tier.has_lives else borders_of(series, stage.cells)
+            lacks &= ends < np.minimum(borders, begin_ms)
+        yield stage, lacks
 
 
 def _join_folded(words: Words, hour_ms: int, cells: Int64s, edges: Sequence[Edge]) -> None:

@@ -107,7 +107,9 @@ class Judge:
         changed = {self._ledger.topics.known(name) for name in changes.topics}
         for topic in changed:
             self._first_ms.pop(topic, None)  # found again: rows of a replica may belong to no topic any more
-        for hour_ms in self._ledger.hours():
+        hours = self._ledger.hours()
+        self._forget(self._verdicts.keys() - set(hours))
+        for hour_ms in hours:
             known = self._verdicts.get(hour_ms)
             if not known:
                 self._judge_hour(words, hour_ms, None)
@@ -131,6 +133,16 @@ class Judge:
                 self._judge_hour(words, hour_ms, again)
             else:
                 self._stamp(words, hour_ms, known)
+
+    def _forget(self, hours: Iterable[int]) -> None:
+        """Forget the verdicts on hours that the ledger has forgotten; it keeps which topics differed."""
+        for hour_ms in hours:
+            for topic in self._verdicts[hour_ms].others_of(DIFFERING | {Status.PENDING}):
+                if self._verdicts[hour_ms].others[topic].findings:
+                    known_ms = self._ledger.differing_ms.get(topic, hour_ms)
+                    self._ledger.differing_ms[topic] = min(known_ms, hour_ms)
+            del self._verdicts[hour_ms]
+            del self._left[hour_ms]
 
     def _with_sources(self, topics: set[int]) -> set[int]:
         """Return topics, and those of other names whose replicas they are."""

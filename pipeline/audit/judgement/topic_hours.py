@@ -245,6 +245,7 @@ def _doubts(hour: HourCells, topic: int) -> list[MissingWord]:
                 is_lost=True,
             )
         )
+    forgotten = hour.hour_ms == OLDER and hour.words.begin_ms > OLDER
     for stage, mask in hour.doubtful:
         for place in np.flatnonzero(mask[of_topic]).tolist():
             partition = hour.words.partition(int(stage.cells[of_topic.start + place]))
@@ -252,7 +253,7 @@ def _doubts(hour: HourCells, topic: int) -> list[MissingWord]:
                 MissingWord(
                     witness=Witness(
                         name=f"counter of {partition} in {stage.cluster}",
-                        reason=_FORGOTTEN.get(stage.stage.tier, _LOST_CHECKPOINT),
+                        reason=_FORGOTTEN.get(stage.stage.tier, _NO_ROOM if forgotten else _LOST_CHECKPOINT),
                         cluster=stage.cluster,
                         partition=partition,
                     ),
@@ -307,6 +308,7 @@ def _sent_to_replica(hour: HourCells, topic: int) -> MissingWord:
     return lost_word(name, reason, hub)
 
 
+_NO_ROOM = "the audit has no room any more for all of its hours that are so old"
 _LOST_CHECKPOINT = "it lost its checkpoint, and its log no longer has all of the hour"
 _FORGOTTEN = dict.fromkeys(
     ("loaded", "stored"), "the load no longer knows all hours that are so old: commits have expired, or nobody reported"

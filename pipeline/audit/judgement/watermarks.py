@@ -26,6 +26,9 @@ from pipeline.audit.ledger.row_table import WINDOW_ROW, Mask
 from pipeline.records.tally import HOUR_MS
 
 _COMPLETE = (Status.EXACT, Status.RECOMPRESSED, Status.EXPLAINED)
+_FORGOTTEN = (
+    "its records differed, nothing explained that, and the audit has no room any more for an hour that is so old"
+)
 _SUMMED = ("records", "sum", "marked_records", "marked_sum")
 
 
@@ -72,6 +75,11 @@ def watermarks_of(
 ) -> list[Watermark]:
     """Return the watermark of each topic that has counts, sorted by topic. `first_ms` is its first hour."""
     frontiers = _frontiers(first_ms, left)
+    frontiers |= {
+        topic: _Frontier(frontiers[topic].first_ms, hour_ms, f"hour {iso_time(hour_ms)}: {_FORGOTTEN}")
+        for topic, hour_ms in ledger.differing_ms.items()
+        if topic in frontiers
+    }
     limits = {topic: _limit(words, topic) for topic in frontiers}
     reached = _reached_in_hours(words, frontiers, limits)
     found = []

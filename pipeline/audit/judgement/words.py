@@ -18,6 +18,7 @@ from pipeline.audit.judgement.missing_words import (
     silent_counter_witness,
     wrong_clocks,
 )
+from pipeline.audit.judgement.refused_counts import refused_counts
 from pipeline.audit.judgement.sentences import number_text
 from pipeline.audit.judgement.silent_producers import OpenSpans
 from pipeline.audit.judgement.verdicts import Expectations, Witness
@@ -49,11 +50,14 @@ class Words:
         self._ledger = ledger
         self.way = way
         self.timing = timing
+        self.begin_ms = ledger.room.begin_ms
+        """The ledger has forgotten hours before it."""
         self._unknown = [witness for witness in expectations.unknown if self._concerns(witness.cluster)]
         self.clocks = wrong_clocks(self._unknown)
         """By cluster: the witness for the clock of its brokers, if that is wrong."""
         self.deleted = deleted_topics(ledger, way, expectations, timing.now_ms)
         self._unknown += self.deleted.values()
+        self._refused = refused_counts(ledger, way)
         self._losses = [loss for loss in expectations.losses if self._concerns(loss.cluster)]
         self._no_mirror = (
             way.replica_cluster is not None
@@ -100,7 +104,7 @@ class Words:
         name = self._ledger.topics.names[topic]
         found = [
             witness
-            for witness in self._unknown
+            for witness in (*self._unknown, *self._refused.get(topic, ()))
             if witness.topic in (None, name) and (witness.since_ms is None or end_ms > witness.since_ms)
         ]
         found += [loss.witness for loss in self._losses if hour_ms < loss.before_ms]
@@ -205,7 +209,7 @@ class Words:
         name = self._ledger.topics.names[topic]
         found += [
             (NEVER_MS if witness.since_ms is None else witness.since_ms, str(witness))
-            for witness in [*self._unknown, *(word.witness for word in self._unheard())]
+            for witness in (*self._unknown, *self._refused.get(topic, ()), *(word.witness for word in self._unheard()))
             if witness.topic in (None, name)
         ]
         return found
@@ -225,7 +229,7 @@ class Words:
 
     def missing(self, topic: int, hour_ms: int, end_ms: int) -> list[MissingWord]:
         """Return whose word is missing for an hour of a topic."""
-        found = self._unknown_of(topic, hour_ms, end_ms) if self._unknown or self._losses else []
+        found = self._unknown_of(topic, hour_ms, end_ms) if self._unknown or self._losses or self._refused else []
         found += self._unread_of(end_ms, is_mirrored=topic in self.way.mirrored)
         found += self._silent_leaders(topic, end_ms)
         if self._closed_ms.get(topic, end_ms) < end_ms or topic in self._silent or -1 in self._silent:
@@ -266,8 +270,7 @@ class Words:
     def _heard_to(self, topic: int) -> int:
         """Return the end of the last hour for which no leader's or living producer's word is missing."""
         name = self._ledger.topics.names[topic]
-        named = any(witness.topic == name for witness in self._unknown)
-        if named:
+        if topic in self._refused or any(witness.topic == name for witness in self._unknown):
             return NEVER_MS
         heard_ms = [self._closed_ms.get(topic, -NEVER_MS)]
         if topic in self.live.earliest:

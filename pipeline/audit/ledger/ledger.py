@@ -5,7 +5,8 @@ A. A row is kept if it is better than the one that was kept: with more records f
    revision for others. Rows of windows are kept for the newest windows of a series only.
 B. Rows of brokers that counted beyond a claim, in a lower epoch, are void, whichever came first.
 C. Rows of a recreated topic are kept beside those of the topic before.
-D. What does not fit a bound is refused and counted in `refused`, never put under another name.
+D. What does not fit a bound is refused and counted in `refused`, never put under another name. Of topics that lack
+   counts for it `refused_ms` tells since when: no verdict on them is whole from then on.
 E. Where rows are, in memory or on the shelf, changes no answer.
 """
 
@@ -21,6 +22,7 @@ from pipeline.audit.events.report import OLDER, CountReport, Rows, SkippedOffset
 from pipeline.audit.events.tiers import Tier, is_audited
 from pipeline.audit.ledger.claims import Claims
 from pipeline.audit.ledger.heard_times import HeardTimes
+from pipeline.audit.ledger.hour_room import HourRoom
 from pipeline.audit.ledger.keys import (
     MAX_LEDGER_LIVES,
     MAX_LEDGER_PARTITIONS,
@@ -62,7 +64,7 @@ class LedgerLimits:
     series: int = 20_000
     """Counters: four of each cluster, and the groups and loads that are counted."""
     hours: int = 20_000
-    """Hours of a series."""
+    """Newest hours that have rows."""
     windows: int = 4
     """Newest windows of a series that have rows of their own."""
     skipped: int = 100_000
@@ -154,6 +156,11 @@ class Ledger:
         """Rises with each new series, topic of a series, or id of a topic."""
         self.refused = 0
         """Rows that did not fit a bound."""
+        self.refused_ms: dict[int, int] = {}
+        """By topic: the first hour of which a counter, or its rows, did not fit a bound."""
+        self.differing_ms: dict[int, int] = {}
+        """By topic: the first hour that was forgotten with a difference that nothing explained."""
+        self.room = HourRoom(self.limits.hours)
         self.first_named_ms: dict[int, int] = {}
         """By topic: time of the first report of any counter that named it."""
         self.folded_to_ms = OLDER
@@ -194,7 +201,7 @@ class Ledger:
         series = self.series.get(key)
         if series is None:
             if len(self.series) >= self.limits.series:
-                self.refused += max(1, len(report.rows))
+                self._refuse_counter(report)
                 return
             self.shape += 1
             series = self.series[key] = Series(key, self._settle_ms, self.limits.windows)
@@ -212,6 +219,24 @@ class Ledger:
                 self._take_rows(series, reported, known_ms=with_late, is_final=is_final)
         self._take_skipped(report, series, topics)
         self.latencies.take(report)
+
+    def _refuse_counter(self, report: CountReport) -> None:
+        self.refused += max(1, len(report.rows))
+        for index, topic in enumerate(report.topics):
+            starts = report.rows["start_ms"][report.rows["topic"] == index].tolist()
+            if is_audited(topic.name):
+                self._lacks(self.topics.number(topic.name), min(starts, default=report.created_ms))
+
+    def _lacks(self, topic: int, since_ms: int) -> None:
+        """Note that counts of a topic were refused: verdicts on this hour and later ones are given again."""
+        since_ms = since_ms if since_ms == OLDER else since_ms - since_ms % HOUR_MS
+        before_ms = self.refused_ms.get(topic)
+        if topic < 0 or (before_ms is not None and before_ms <= since_ms):
+            return
+        self.refused_ms[topic] = since_ms
+        for hour_ms in self.hours():
+            if since_ms <= hour_ms and (before_ms is None or hour_ms < before_ms):
+                self.touched.hours[hour_ms].add(topic)
 
     def shelve(self) -> None:
         """Put rows of hours and windows on the shelf, beyond a bound: those reported longest ago (invariant E).
@@ -251,6 +276,7 @@ class Ledger:
             number = self.topics.number(topic.name)
             life = self.life_names.number(report.counter.instance if series.key.tier.has_lives else topic.topic_id)
             if number < 0 or life < 0:
+                self._lacks(number, report.created_ms)
                 continue
             topics[index], lives[index] = number, life
             named_ms = self.first_named_ms.get(number, report.created_ms)
@@ -315,10 +341,8 @@ class Ledger:
                 rows = table.rows_at(indexes[found])
                 void = series.claims.are_void(keys[found], rows["leader_epoch"], rows["revision"])
                 if start is not None:
-                    self.refused += series.void.add(start, keys[found][void], rows[void], series.claims)
+                    self._keep_void(series, start, keys[found][void], rows[void])
                 table.void(indexes[found][void])
-                if start is not None:
-                    self._touch(start, keys[found][void])
 
     def _has_void(self, series: Series, table: RowTable, keys: Int64s) -> bool:
         indexes, found = table.find(keys)
@@ -376,8 +400,14 @@ class Ledger:
         """Note what rows of hours tell that are void as they come."""
         for start in np.unique(rows["start_ms"]).tolist():
             chosen = rows["start_ms"] == start
-            self.refused += series.void.add(start, keys[chosen], rows[chosen], series.claims)
-            self._touch(start, keys[chosen])
+            self._keep_void(series, start, keys[chosen], rows[chosen])
+
+    def _keep_void(self, series: Series, start: int, keys: Int64s, rows: Rows) -> None:
+        refused = series.void.add(start, keys, rows, series.claims)
+        self.refused += refused
+        for topic in topics_of_cells(cells_of(keys)).tolist() if refused else ():
+            self._lacks(topic, start)
+        self._touch(start, keys)
 
     def _take_skipped(self, report: CountReport, series: Series, topics: Int64s) -> None:
         for fact in report.skipped:
@@ -412,8 +442,13 @@ class Ledger:
     def _put_hour(self, series: Series, start: int, keys: Int64s, rows: Rows, *, is_final: bool) -> None:
         table = series.hours.get(start)
         if table is None:
-            if len(series.hours) >= self.limits.hours:
+            place = self.room.place(start, self.newest_ms)
+            if place.forgotten_ms is not None:
+                self._forget_hour(place.forgotten_ms)
+            if not place.is_free:
                 self.refused += len(keys)
+                for topic in each_once(topics_of_cells(cells_of(keys))).tolist() if place.is_ahead else ():
+                    self._lacks(topic, start)
                 return
             table = series.hours[start] = RowTable(HOUR_ROW, series.order)
         if start == OLDER and len(rows):
@@ -421,6 +456,15 @@ class Ledger:
         self._put_number += 1
         table.put_number = self._put_number
         self._touch(start, table.put(keys, rows, is_final=is_final))
+
+    def _forget_hour(self, hour_ms: int) -> None:
+        self.touched.hours.pop(hour_ms, None)
+        for series in self.series.values():
+            table = series.hours.pop(hour_ms, None)
+            if table is not None:
+                table.discard()
+            series.void.forget(hour_ms)
+            series.late = {key: late for key, late in series.late.items() if key[1] != hour_ms}
 
     def _put_window(self, series: Series, span: int, start: int, keys: Int64s, held: Rows) -> None:
         """Keep rows of a window, if the window is among the newest of the series (invariant A)."""

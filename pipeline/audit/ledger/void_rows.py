@@ -61,6 +61,10 @@ class VoidRows:
             of_hour[key] = max(void, of_hour.get(key, void))
         return refused
 
+    def forget(self, hour_ms: int) -> None:
+        """Forget the void rows of an hour."""
+        self._size -= len(self._rows.pop(hour_ms, {}))
+
     def of_hour(self, hour_ms: int) -> Iterator[tuple[int, VoidRow]]:
         """Yield the void rows of an hour, with their keys."""
         yield from self._rows.get(hour_ms, {}).items()

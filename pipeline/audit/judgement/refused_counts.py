@@ -15,8 +15,8 @@ def refused_counts(ledger: Ledger, way: Way) -> dict[int, tuple[Witness]]:
         name = ledger.topics.names[topic]
         witness = Witness(
             name=f"counts of {name}",
-            reason=f"the audit had no room for all of them from {iso_time(since_ms)} on: too many counters, hours that "
-            "lie ahead, or lost records; its metric audit_rows_refused_total counts them",
+            reason=f"the audit had no room for all of them from {iso_time(since_ms)} on: too many counters or "
+            "producers, hours that lie ahead, or lost records; its metric audit_rows_refused_total counts them",
             topic=name,
             since_ms=since_ms,
         )

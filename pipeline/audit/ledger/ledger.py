@@ -295,7 +295,7 @@ class Ledger:
         life = lives.get(report.process)
         if life is None:
             if len(lives) >= self.limits.lives:
-                self._forget_lives(lives)
+                self._forget_lives(key, lives)
             life = lives[report.process] = LifeRecord(
                 process=report.process, first_ms=report.created_ms, seen_ms=report.created_ms
             )
@@ -306,11 +306,15 @@ class Ledger:
             self.heard[key.cluster].add(heard_ms, heard_ms + MISSED_SIGNS * report.life.interval_ms)
         return known_ms
 
-    def _forget_lives(self, lives: dict[str, LifeRecord]) -> None:
-        ended = sorted((life for life in lives.values() if life.is_ended), key=lambda life: life.seen_ms)
-        for life in ended[: max(1, len(lives) // 10)]:
+    def _forget_lives(self, key: SeriesKey, lives: dict[str, LifeRecord]) -> None:
+        """Forget those that ended first, or else are silent longest: what these left open is not known any more."""
+        gone = sorted(lives.values(), key=lambda life: (not life.is_ended, life.heard_ms))
+        for life in gone[: max(1, len(lives) // 10)]:
             del lives[life.process]
             self.refused += 1
+            if key.tier.has_lives and not life.is_ended:
+                for topic in [*map(self.topics.known, life.topics)] or self.series[key].topics:
+                    self._lacks(topic, life.seen_ms if life.sign is None else life.sign.closed_ms)
 
     def _claim(self, report: CountReport, series: Series, topics: Int64s, lives: Int64s) -> None:
         if series.key.tier is not Tier.BROKER or not report.claims:

@@ -317,6 +317,16 @@ def test_the_numbers_of_hours_and_lives_are_bounded() -> None:
     assert ledger.refused >= 30
 
 
+def test_lives_that_never_end_are_bounded_and_what_they_may_have_written_is_not_known() -> None:
+    ledger = Ledger(LedgerLimits(lives=10))
+    for number in range(25):
+        at_ms = HOUR + number * HOUR_MS
+        ledger.apply(report(Tier.PRODUCER, "east", EAST, {at_ms: Amounts()}, instance=f"p{number}", created_ms=at_ms))
+        is_full = number >= 10
+        assert ledger.refused_ms == ({ledger.topics.known(EAST.topic): HOUR} if is_full else {})
+    assert list(ledger.lives[SeriesKey(Tier.PRODUCER, "east")]) == [f"p{number}" for number in range(15, 25)]
+
+
 def test_reports_of_counters_beyond_the_bound_are_refused_and_known_ones_go_on() -> None:
     ledger = Ledger(LedgerLimits(series=3))
     made_up = [report(Tier.BROKER, f"cluster-{number}", EAST, {HOUR: Amounts()}) for number in range(10)]

@@ -224,8 +224,8 @@ class Ledger:
         self.refused += max(1, len(report.rows))
         for index, topic in enumerate(report.topics):
             starts = report.rows["start_ms"][report.rows["topic"] == index].tolist()
-            if is_audited(topic.name):
-                self._lacks(self.topics.number(topic.name), min(starts, default=report.created_ms))
+            # Of a known topic alone: the memory has no room for names that garbage makes up.
+            self._lacks(self.topics.known(topic.name), min(starts, default=report.created_ms))
 
     def _lacks(self, topic: int, since_ms: int) -> None:
         """Note that counts of a topic were refused: verdicts on this hour and later ones are given again."""

@@ -27,6 +27,7 @@ from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.audit.ledger.keys import cell_key, row_key
 from pipeline.audit.ledger.ledger import Ledger, LedgerLimits, SeriesKey
 from pipeline.audit.ledger.row_table import ABSENT, HOUR_ROW, RowTable
+from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import EAST, HOUR, Amounts, report
 
@@ -335,6 +336,11 @@ def test_reports_of_counters_beyond_the_bound_are_refused_and_known_ones_go_on()
     assert ledger.lives.keys() == ledger.series.keys()
     assert len(ledger.heard) <= 3
     assert ledger.refused == 7
+    assert ledger.refused_ms == {ledger.topics.known(EAST.topic): HOUR}
+    made_up = [report(Tier.BROKER, "cluster-9", TopicPartition(f"made-up-{n}", 0), {HOUR: Amounts()}) for n in range(9)]
+    ledger.apply_all(made_up)
+    assert ledger.topics.names == [EAST.topic]
+    assert list(ledger.refused_ms.values()) == [HOUR]
     ledger.apply(report(Tier.BROKER, "cluster-1", EAST, {HOUR + HOUR_MS: Amounts()}))
     assert len(ledger.series[SeriesKey(Tier.BROKER, "cluster-1")].hours) == 2
 

@@ -10,7 +10,8 @@ from pipeline.audit.events.report import POSITION, ROW, CountReport, LifeSign, R
 from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.audit.judgement.judge import Judge, Judgement
 from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, MirroredTopic, Route
-from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
+from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.limits import LedgerLimits
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 from tests.support.memory_shelf import MemoryShelf

@@ -100,6 +100,8 @@ class Judge:
         changes = changes_between(self._expectations, expectations)
         self._expectations = expectations
         self._before = dict(self._verdicts)
+        hours = self._ledger.hours()
+        self._forget(self._verdicts.keys() - set(hours))
         if changes.everything:
             self._verdicts.clear()
             self._left.clear()
@@ -107,8 +109,6 @@ class Judge:
         changed = {self._ledger.topics.known(name) for name in changes.topics}
         for topic in changed:
             self._first_ms.pop(topic, None)  # found again: rows of a replica may belong to no topic any more
-        hours = self._ledger.hours()
-        self._forget(self._verdicts.keys() - set(hours))
         for hour_ms in hours:
             known = self._verdicts.get(hour_ms)
             if not known:

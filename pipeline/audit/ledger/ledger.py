@@ -38,6 +38,7 @@ from pipeline.audit.ledger.keys import (
 )
 from pipeline.audit.ledger.latencies import CountedLatencies
 from pipeline.audit.ledger.life_table import MISSED_SIGNS, LifeRecord
+from pipeline.audit.ledger.limits import LedgerLimits
 from pipeline.audit.ledger.position_table import NEVER_MS, PositionTable
 from pipeline.audit.ledger.reported_rows import ReportedRows
 from pipeline.audit.ledger.row_table import BY_RECORDS, BY_REVISION, HOUR_ROW, WINDOW_ROW, RowTable
@@ -55,28 +56,6 @@ class SeriesKey(NamedTuple):
     tier: Tier
     cluster: str
     name: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerLimits:
-    """Bounds of a ledger."""
-
-    series: int = 20_000
-    """Counters: four of each cluster, and the groups and loads that are counted."""
-    hours: int = 20_000
-    """Newest hours that have rows."""
-    windows: int = 4
-    """Newest windows of a series that have rows of their own."""
-    skipped: int = 100_000
-    """Skipped ranges of a partition of a load."""
-    late: int = 100_000
-    """Hours of a series of brokers for which late records are noted."""
-    lives: int = 100_000
-    """Lives whose signs are kept; the oldest ended ones are forgotten first."""
-    rows: int = 400_000
-    """Rows of hours in memory, and rows of windows, if there is a shelf for the others."""
-    newest: int = 1
-    """Hours of a series, and twice as many windows, those reported last, whose rows always stay in memory."""
 
 
 class Series:
@@ -158,6 +137,8 @@ class Ledger:
         """Rows that did not fit a bound."""
         self.refused_ms: dict[int, int] = {}
         """By topic: the first hour of which a counter, or its rows, did not fit a bound."""
+        self.refused_unnamed_ms = -OLDER
+        """The same, for topics that nobody had named when their counts were refused: those that are named later."""
         self.differing_ms: dict[int, int] = {}
         """By topic: the first hour that was forgotten with a difference that nothing explained."""
         self.room = HourRoom(self.limits.hours)
@@ -224,14 +205,17 @@ class Ledger:
         self.refused += max(1, len(report.rows))
         for index, topic in enumerate(report.topics):
             starts = report.rows["start_ms"][report.rows["topic"] == index].tolist()
-            # Of a known topic alone: the memory has no room for names that garbage makes up.
-            self._lacks(self.topics.known(topic.name), min(starts, default=report.created_ms))
+            if is_audited(topic.name):  # its name is not kept: the memory has no room for names that garbage makes up
+                self._lacks(self.topics.known(topic.name), min(starts, default=report.created_ms))
 
     def _lacks(self, topic: int, since_ms: int) -> None:
-        """Note that counts of a topic were refused: verdicts on this hour and later ones are given again."""
+        """Note that counts of a topic (-1: that nobody named) were refused: hours from then on are judged again."""
         since_ms = since_ms if since_ms == OLDER else since_ms - since_ms % HOUR_MS
+        if topic < 0:
+            self.refused_unnamed_ms = min(self.refused_unnamed_ms, since_ms)
+            return
         before_ms = self.refused_ms.get(topic)
-        if topic < 0 or (before_ms is not None and before_ms <= since_ms):
+        if before_ms is not None and before_ms <= since_ms:
             return
         self.refused_ms[topic] = since_ms
         for hour_ms in self.hours():
@@ -279,6 +263,8 @@ class Ledger:
                 self._lacks(number, report.created_ms)
                 continue
             topics[index], lives[index] = number, life
+            if number not in self.first_named_ms and self.refused_unnamed_ms < -OLDER:
+                self._lacks(number, self.refused_unnamed_ms)
             named_ms = self.first_named_ms.get(number, report.created_ms)
             self.first_named_ms[number] = min(named_ms, report.created_ms)
             series.window_ms[number] = report.window_ms
@@ -313,7 +299,7 @@ class Ledger:
             del lives[life.process]
             self.refused += 1
             if key.tier.has_lives and not life.is_ended:
-                for topic in [*map(self.topics.known, life.topics)] or self.series[key].topics:
+                for topic in [*map(self.topics.known, life.topics)] or [*self.series[key].topics, -1]:
                     self._lacks(topic, life.seen_ms if life.sign is None else life.sign.closed_ms)
 
     def _claim(self, report: CountReport, series: Series, topics: Int64s, lives: Int64s) -> None:

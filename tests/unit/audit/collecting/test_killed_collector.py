@@ -25,7 +25,8 @@ from pipeline.audit.events.encoding import encode_count_report
 from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import AUDIT_TOPIC
 from pipeline.audit.judgement.judge import Judge
-from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
+from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.limits import LedgerLimits
 from pipeline.audit.reports.documents import hour_document, watermark_document
 from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster

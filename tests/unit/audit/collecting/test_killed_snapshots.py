@@ -31,7 +31,8 @@ from pathlib import Path
 
 from pipeline.audit.collecting import collector
 from pipeline.audit.collecting.snapshots import SnapshotFolder
-from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
+from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.limits import LedgerLimits
 
 config, wanted, number, starts = sys.argv[1:]
 left = int(number)

@@ -10,7 +10,8 @@ from pipeline.audit.judgement.deleted_topics import kept
 from pipeline.audit.judgement.hour_verdicts import TopicHour
 from pipeline.audit.judgement.judge import Judge
 from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, Route, Status
-from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
+from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.limits import LedgerLimits
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import (
     EAST,

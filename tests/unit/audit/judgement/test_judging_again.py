@@ -14,7 +14,8 @@ from pipeline.audit.judgement.findings import MAX_WAITING
 from pipeline.audit.judgement.judge import DIFFERING, LETTERS, Judge, Judgement
 from pipeline.audit.judgement.missing_words import name_of_clock
 from pipeline.audit.judgement.verdicts import EventLoss, Expectations, OffsetSpan, Route, Status, Witness
-from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
+from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.limits import LedgerLimits
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import EXPECTED, GRACE_MS, HOUR, NOW_MS, PENDING_MAX_MS, Amounts, report, signs

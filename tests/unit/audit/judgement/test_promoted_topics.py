@@ -10,7 +10,8 @@ from pipeline.audit.events.report import CountReport
 from pipeline.audit.events.tiers import Tier
 from pipeline.audit.judgement.judge import Judge
 from pipeline.audit.judgement.verdicts import STILL_COPIED, AuditedHour, MirroredTopic, Route, Status
-from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
+from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.limits import LedgerLimits
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import (

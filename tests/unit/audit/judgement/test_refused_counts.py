@@ -10,7 +10,8 @@ from pipeline.audit.events.tiers import Tier
 from pipeline.audit.judgement.judge import Judge, Judgement
 from pipeline.audit.judgement.verdicts import AuditedHour, MirroredTopic, Route, Status
 from pipeline.audit.ledger.hour_room import AHEAD_MS
-from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
+from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.limits import LedgerLimits
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import (
@@ -46,7 +47,7 @@ class Audit:
         for one in (*reports, *signs(LATER_MS)):
             self.ledger.apply(one)
         self.ledger.shelve()
-        return self._judge.judge(replace(EXPECTED, read_to_ms=READ, **changes), LATER_MS)  # type: ignore[arg-type]
+        return self._judge.judge(replace(EXPECTED, **{"read_to_ms": READ, **changes}), LATER_MS)  # type: ignore[arg-type]
 
 
 def way(number: int, lost: int = 0) -> list[CountReport]:
@@ -162,6 +163,40 @@ def test_an_hour_is_not_exact_without_a_counter_of_its_replica_of_another_name()
     assert by_hour(audit.judged([*live, at_hub], **expected))[0].status is Status.EXACT
     load = report(Tier.LOAD, "hub", replica, {HOUR: Amounts(records=2)}, name="/lake")
     assert by_hour(audit.judged([load], **expected))[0].status is Status.UNKNOWN
+
+
+OTHER = TopicPartition("other", 0)
+
+
+def test_a_counter_that_was_refused_before_its_topic_was_named_is_missed_all_the_same() -> None:
+    audit = Audit(series=3)
+    full = [report(Tier.BROKER, cluster, OTHER, {HOUR: FULL}) for cluster in ("east", "hub")]
+    load = report(Tier.LOAD, "hub", HUB, {HOUR + HOUR_MS: Amounts(records=2)}, name="/lake")
+    audit.judged([*full, report(Tier.PRODUCER, "east", OTHER, {HOUR: FULL}, instance="p1", revision=1), load])
+    found = audit.judged([*way(0), *way(1)])
+    assert [hour.status for hour in by_hour(found).values()] == [Status.EXACT, Status.UNKNOWN]
+    assert complete_hours(found) == 1
+
+
+def test_a_silent_producer_that_was_forgotten_may_have_written_to_topics_that_are_named_later() -> None:
+    audit = Audit()
+    audit.ledger.limits = replace(audit.ledger.limits, lives=3)
+    for number in range(5):
+        sign = report(Tier.PRODUCER, "east", EAST, {}, instance=f"q{number}", created_ms=HOUR, closed_ms=HOUR)
+        audit.ledger.apply(replace(sign, topics=[]))
+    found = audit.judged(way(0))
+    assert by_hour(found)[0].status is Status.UNKNOWN
+    assert complete_hours(found) is None
+
+
+def test_a_difference_is_not_forgotten_with_its_hour_if_all_is_judged_again_at_once() -> None:
+    audit = Audit()
+    for number in range(15):
+        audit.judged(way(number, lost=3 if number == 5 else 0))
+    assert complete_hours(audit.judged([])) == 5
+    read = {**READ, "west": LATER_MS}
+    audit.judged(way(15), live_clusters=["east", "west"], read_to_ms=read)
+    assert list(audit.ledger.differing_ms.values()) == [HOUR + 5 * HOUR_MS]
 
 
 def test_a_counter_that_was_refused_names_no_topics_of_the_cluster_itself() -> None:

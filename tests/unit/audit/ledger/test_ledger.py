@@ -25,7 +25,8 @@ from pipeline.audit.events.report import (
 )
 from pipeline.audit.events.tiers import Counter, Tier
 from pipeline.audit.ledger.keys import cell_key, row_key
-from pipeline.audit.ledger.ledger import Ledger, LedgerLimits, SeriesKey
+from pipeline.audit.ledger.ledger import Ledger, SeriesKey
+from pipeline.audit.ledger.limits import LedgerLimits
 from pipeline.audit.ledger.row_table import ABSENT, HOUR_ROW, RowTable
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pipeline.audit.events.report import CountReport, RowClaim
 from pipeline.audit.events.tiers import Tier
-from pipeline.audit.ledger.ledger import Ledger, LedgerLimits
+from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.limits import LedgerLimits
 from pipeline.audit.ledger.row_table import BY_RECORDS, HOUR_ROW, RowTable
 from pipeline.audit.reports.documents import Knowledge
 from pipeline.audit.reports.flow import flow_document

@@ -206,9 +206,9 @@ class Ledger:
         for index, topic in enumerate(report.topics):
             starts = report.rows["start_ms"][report.rows["topic"] == index].tolist()
             if is_audited(topic.name):  # its name is not kept: the memory has no room for names that garbage makes up
-                self._lacks(self.topics.known(topic.name), min(starts, default=report.created_ms))
+                self._note_lack(self.topics.known(topic.name), min(starts, default=report.created_ms))
 
-    def _lacks(self, topic: int, since_ms: int) -> None:
+    def _note_lack(self, topic: int, since_ms: int) -> None:
         """Note that counts of a topic (-1: that nobody named) were refused: hours from then on are judged again."""
         since_ms = since_ms if since_ms == OLDER else since_ms - since_ms % HOUR_MS
         if topic < 0:
@@ -260,11 +260,11 @@ class Ledger:
             number = self.topics.number(topic.name)
             life = self.life_names.number(report.counter.instance if series.key.tier.has_lives else topic.topic_id)
             if number < 0 or life < 0:
-                self._lacks(number, report.created_ms)
+                self._note_lack(number, report.created_ms)
                 continue
             topics[index], lives[index] = number, life
             if number not in self.first_named_ms and self.refused_unnamed_ms < -OLDER:
-                self._lacks(number, self.refused_unnamed_ms)
+                self._note_lack(number, self.refused_unnamed_ms)
             named_ms = self.first_named_ms.get(number, report.created_ms)
             self.first_named_ms[number] = min(named_ms, report.created_ms)
             series.window_ms[number] = report.window_ms
@@ -300,7 +300,7 @@ class Ledger:
             self.refused += 1
             if key.tier.has_lives and not life.is_ended:
                 for topic in [*map(self.topics.known, life.topics)] or [*self.series[key].topics, -1]:
-                    self._lacks(topic, life.seen_ms if life.sign is None else life.sign.closed_ms)
+                    self._note_lack(topic, life.seen_ms if life.sign is None else life.sign.closed_ms)
 
     def _claim(self, report: CountReport, series: Series, topics: Int64s, lives: Int64s) -> None:
         if series.key.tier is not Tier.BROKER or not report.claims:
@@ -395,8 +395,8 @@ class Ledger:
     def _keep_void(self, series: Series, start: int, keys: Int64s, rows: Rows) -> None:
         refused = series.void.add(start, keys, rows, series.claims)
         self.refused += refused
-        for topic in topics_of_cells(cells_of(keys)).tolist() if refused else ():
-            self._lacks(topic, start)
+        for topic in each_once(topics_of_cells(cells_of(keys))).tolist() if refused else ():
+            self._note_lack(topic, start)
         self._touch(start, keys)
 
     def _take_skipped(self, report: CountReport, series: Series, topics: Int64s) -> None:
@@ -438,7 +438,7 @@ class Ledger:
             if not place.is_free:
                 self.refused += len(keys)
                 for topic in each_once(topics_of_cells(cells_of(keys))).tolist() if place.is_ahead else ():
-                    self._lacks(topic, start)
+                    self._note_lack(topic, start)
                 return
             table = series.hours[start] = RowTable(HOUR_ROW, series.order)
         if start == OLDER and len(rows):

@@ -18,7 +18,7 @@ class LedgerLimits:
     late: int = 100_000
     """Hours of a series of brokers for which late records are noted."""
     lives: int = 100_000
-    """Lives whose signs are kept; the oldest ended ones are forgotten first."""
+    """Lives whose signs are kept: those that ended first are forgotten first, then those that are silent longest."""
     rows: int = 400_000
     """Rows of hours in memory, and rows of windows, if there is a shelf for the others."""
     newest: int = 1

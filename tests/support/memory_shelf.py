@@ -1,5 +1,7 @@
 """A shelf in memory, for ledgers of tests."""
 
+from collections.abc import Iterable
+
 
 class MemoryShelf:
     """A shelf in memory, whose places are never given out twice."""
@@ -13,6 +15,11 @@ class MemoryShelf:
         self.data += data
         self.kept.add((place, len(data)))
         return place
+
+    def put_parts(self, parts: Iterable[bytes | memoryview], size: int) -> int | None:
+        data = b"".join(parts)
+        assert len(data) == size
+        return self.put(data)
 
     def get(self, place: int, size: int) -> bytes:
         assert any(start <= place and place + size <= start + length for start, length in self.kept), "was dropped"

@@ -8,7 +8,7 @@ import os
 import tempfile
 import weakref
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pipeline.diagnostics import get_logger
@@ -35,14 +35,21 @@ class FileShelf:
 
     def put(self, data: bytes | memoryview) -> int | None:
         """Write bytes; return their place. None if the file is full, or cannot be written: the log says why."""
-        place = self._room(len(data))
+        return self.put_parts([data], len(data))
+
+    def put_parts(self, parts: Iterable[bytes | memoryview], size: int) -> int | None:
+        """Write parts of `size` bytes in all as `put` does, one after the other."""
+        place = self._room(size)
         if place is None:
             self._refuse(f"the file has {self._max_bytes} bytes")
             return None
         try:
-            self._write(data, place)
+            end = place
+            for part in parts:
+                self._write(part, end)
+                end += len(part)
         except OSError as error:
-            self.drop(place, len(data))
+            self.drop(place, size)
             self._refuse(str(error))
             return None
         self._is_refusing = False

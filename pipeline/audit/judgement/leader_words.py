@@ -18,6 +18,9 @@ DEFAULT_INTERVAL_MS: Final = 10_000
 COUNTED_AFTER: Final = 2
 """Intervals after which a batch is in a broker's report: its word is about batches that are older."""
 
+CELLS_AT_ONCE: Final = 10_000
+"""Partitions whose progress is read at a time: a copy of all of them has 9 MB."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
@@ -64,10 +67,12 @@ class LeaderWords:
         signs = np.full(len(cells), NEVER_MS, np.int64)
         interval_ms = DEFAULT_INTERVAL_MS
         if series is not None and len(cells):
-            progress = series.positions.at(newest_keys(series, cells))
             lives = ledger.lives.get(series.key, {})
             interval_ms = max((life.sign.interval_ms for life in lives.values() if life.sign), default=interval_ms)
-            signs = leader_signs(ledger, series, progress)
+            for first in range(0, len(cells), CELLS_AT_ONCE):
+                some = slice(first, first + CELLS_AT_ONCE)
+                progress = series.positions.at(newest_keys(series, cells[some]))
+                signs[some] = leader_signs(ledger, series, progress)
         heard = ledger.heard.get(cluster)
         heard_since_ms = None if heard is None else heard.since_ms
         words = cls(

@@ -1,7 +1,7 @@
 """The way of a live cluster's topics: which stages they have, and which partition is the replica of which. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -146,17 +146,17 @@ class Way:
         for end in (*self.loads, *self.groups):
             (hub if end.is_of_replica else mine).extend([*end.series, end.stored])
         wanted = None if topics is None else np.array(sorted(topics), np.int64)
-        found = [_cells(series, hour_ms, wanted) for series in mine]
+        found = np.zeros(0, np.int64)
+        for series in mine:
+            found = _joined(found, _cells(series, hour_ms, wanted))
         of_hub = None if wanted is None else self._replica_topics(wanted)
         for series in hub:
             sources = self.sources_of(_cells(series, hour_ms, of_hub))
-            found.append(sources[sources >= 0])
+            found = _joined(found, sources[sources >= 0])
         if hour_ms != OLDER:  # so that the topic is judged, whichever of its partitions they went to
-            found.append(np.array(sorted(self.sent_to_replica(hour_ms, topics)), np.int64) << PARTITION_BITS)
-        cells = each_once(np.concatenate(found))
-        if topics is not None and len(cells):
-            cells = cells[is_among(topics_of_cells(cells), topics)]
-        return cells
+            sent = np.array(sorted(self.sent_to_replica(hour_ms, topics)), np.int64) << PARTITION_BITS
+            found = _joined(found, sent)
+        return found if topics is None else found[is_among(topics_of_cells(found), topics)]
 
     def _replica_topics(self, topics: Int64s) -> Int64s:
         """Return the topics that the replicas of these topics (sorted) are in."""
@@ -184,6 +184,13 @@ def _cells(series: Series | None, hour_ms: int, topics: Int64s | None) -> Int64s
     return np.zeros(0, np.int64) if table is None else each_once(cells_of(table.keys_of(topics)))
 
 
+def _joined(cells: Int64s, more: Int64s) -> Int64s:
+    """Return cells and more ones, sorted, each once. The stages of an hour mostly have the same ones."""
+    if not len(more) or np.array_equal(cells, more):
+        return cells
+    return each_once(np.concatenate([cells, more]) if len(cells) else more)
+
+
 def _looked_up(keys: Int64s, values: Int64s, wanted: Int64s) -> Int64s:
     if not len(keys):
         return np.full(len(wanted), -1, np.int64)
@@ -199,7 +206,9 @@ def ways_of(ledger: Ledger, expectations: Expectations) -> list[Way]:
 def _way(ledger: Ledger, expectations: Expectations, cluster: str) -> Way:
     hub = expectations.replica_cluster
     routes = _newest_routes(ledger, cluster, expectations.routes)
-    cells = sorted((_cell(ledger, source.source), _cell(ledger, source.replica)) for source in routes)
+    sources = np.fromiter((_cell(ledger, route.source) for route in routes), np.int64, len(routes))
+    replicas = np.fromiter((_cell(ledger, route.replica) for route in routes), np.int64, len(routes))
+    order = np.lexsort((replicas, sources))
     mirrored = {each.topic for each in expectations.mirrored if each.cluster == cluster}
     mirrored |= {route.source.topic for route in routes}
     ends = [_ends(ledger, tier, cluster, hub) for tier in (Tier.LOAD, Tier.GROUP)]
@@ -211,8 +220,8 @@ def _way(ledger: Ledger, expectations: Expectations, cluster: str) -> Way:
         live=ledger.series.get(SeriesKey(Tier.BROKER, cluster)),
         mirror=ledger.series.get(SeriesKey(Tier.MIRROR, cluster)),
         replica=None if hub is None else ledger.series.get(SeriesKey(Tier.BROKER, hub)),
-        sources=np.array([source for source, _ in cells], np.int64),
-        replicas=np.array([replica for _, replica in cells], np.int64),
+        sources=sources[order],
+        replicas=replicas[order],
         mirrored=_numbers(ledger, mirrored),
         compacted=_numbers(ledger, {topic for name, topic in expectations.compacted if name == cluster}),
         copied=TopicTimes(_copied(ledger, expectations, cluster)),
@@ -250,7 +259,7 @@ def _promoted(ledger: Ledger, expectations: Expectations, hub: str | None) -> di
     return {topic: end_ms for topic, end_ms in ends.items() if end_ms != STILL_COPIED}
 
 
-def _newest_routes(ledger: Ledger, cluster: str, routes: Sequence[Route]) -> list[Route]:
+def _newest_routes(ledger: Ledger, cluster: str, routes: Sequence[Route]) -> Collection[Route]:
     """Return one route for each source partition: that of the topic id which brokers reported last, if it is known."""
     series = ledger.series.get(SeriesKey(Tier.BROKER, cluster))
     chosen: dict[object, Route] = {}
@@ -262,7 +271,7 @@ def _newest_routes(ledger: Ledger, cluster: str, routes: Sequence[Route]) -> lis
         is_newest = route.topic_id == newest
         if is_newest or ("" in (route.topic_id, newest) and route.source not in chosen):
             chosen[route.source] = route
-    return list(chosen.values())
+    return chosen.values()
 
 
 def _cell(ledger: Ledger, topic_partition: tuple[str, int]) -> int:

@@ -480,6 +480,10 @@ class Ledger:
         """Return all hours that have rows, sorted."""
         return sorted({start for series in self.series.values() for start in series.hours})
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return what a snapshot has: all but what changed, as the judge of a copy knows no verdict yet."""
+        return {**self.__dict__, "touched": Touched()}
+
     def take_touched(self) -> Touched:
         """Return what changed since the last call."""
         touched, self.touched = self.touched, Touched()

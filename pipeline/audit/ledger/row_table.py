@@ -74,6 +74,11 @@ class RowTable:
         self.put_number = 0
         """Number of the report whose rows were put last, for a ledger that looks for old tables."""
 
+    def __getstate__(self) -> tuple[None, dict[str, object]]:
+        """Return what a copy has: all but the room for more rows, which takes memory once it was written and read."""
+        state = {name: getattr(self, name) for name in self.__slots__}
+        return None, {**state, "_rows": self._rows[: len(self._keys)]}
+
     def __len__(self) -> int:
         return len(self._keys) if self._shelved is None else self._shelved.size
 
@@ -108,7 +113,7 @@ class RowTable:
     def shelve(self, shelf: Shelf, known: TopicIndex | None) -> TopicIndex | None:
         """Put all rows on a shelf. Return their index, which may be the known one; None if they stay in memory."""
         if self._shelved is None:
-            self._shelved = shelved(shelf, self._keys, self._rows[self._places], known)
+            self._shelved = shelved(shelf, self._keys, self._rows, self._places, known)
             if self._shelved is None:
                 return None
             self._keys, self._places = np.zeros(0, np.int64), np.zeros(0, np.int32)

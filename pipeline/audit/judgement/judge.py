@@ -170,6 +170,7 @@ class Judge:
                     for topic, verdict in others.items():
                         parts[topic][way] = verdict
                     with_rows[-1] |= hour.slices.keys()
+                del hour  # else it stays while the next portion is compared
         every = set().union(*with_rows)
         if hour_ms != OLDER and len(words) > 1:
             for way, (each, has_rows) in enumerate(zip(words, with_rows, strict=True)):

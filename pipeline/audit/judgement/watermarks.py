@@ -142,6 +142,7 @@ def _reached_in_hours(
                 hour = compare_hour(each, hour_ms, some)
                 for topic, boundary_ms in _reached_in(hour, some, limits) if hour is not None else ():
                     reached[topic] = min(reached.get(topic, boundary_ms), boundary_ms)
+                del hour  # else it stays while the next portion is compared
     return reached
 
 

@@ -169,7 +169,8 @@ class Way:
     def expected_cells(self, topic: int, seen: Int64s) -> Int64s:
         """Return the cells that the topic has by the metadata, and those in `seen`."""
         count = min(self.partitions.get(topic, 0), MAX_LEDGER_PARTITIONS)
-        return np.union1d((topic << PARTITION_BITS) | np.arange(count, dtype=np.int64), seen)
+        expected: Int64s = (topic << PARTITION_BITS) | np.arange(count, dtype=np.int64)
+        return each_once(np.concatenate([expected, seen])) if len(seen) else expected
 
 
 def is_among(values: Int64s, chosen: "set[int] | frozenset[int]") -> Mask:

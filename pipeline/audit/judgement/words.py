@@ -28,6 +28,7 @@ from pipeline.audit.ledger.keys import (
     PARTITION_BITS,
     Int64s,
     cells_of,
+    each_once,
     places_of_topic,
     topics_of_cells,
 )
@@ -72,7 +73,7 @@ class Words:
         self.replica: LeaderWords | None = None
         if way.replica_cluster is not None:
             self.replica = LeaderWords.of(
-                ledger, way.replica, np.unique(replicas[replicas >= 0]), timing, way.replica_cluster
+                ledger, way.replica, each_once(replicas[replicas >= 0]), timing, way.replica_cluster
             )
         self._replica_words = self._earliest_of_replicas()
         self._unsent = _lives_with_unsent(ledger, way)
@@ -123,8 +124,8 @@ class Words:
         """Return the cells of the metadata, and those that were reported, sorted."""
         found = [self.way.expected_cells(topic, np.zeros(0, np.int64)) for topic in sorted(topics)]
         if self.way.live is not None:
-            found.append(np.unique(cells_of(self.way.live.positions.keys)))
-        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+            found.append(cells_of(self.way.live.positions.keys))
+        return each_once(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
     def _earliest_of_replicas(self) -> dict[int, int]:
         """Return by topic of the live cluster the earliest word of the leaders of its replicas."""

@@ -440,7 +440,9 @@ class Ledger:
                 for topic in each_once(topics_of_cells(cells_of(keys))).tolist() if place.is_ahead else ():
                     self._note_lack(topic, start)
                 return
-            table = series.hours[start] = RowTable(HOUR_ROW, series.order)
+            newest = max(series.hours, default=start)
+            room = len(series.hours[newest]) if newest < start else 0
+            table = series.hours[start] = RowTable(HOUR_ROW, series.order, room)
         if start == OLDER and len(rows):
             self.folded_to_ms = max(self.folded_to_ms, int(rows["until_ms"].max()))
         self._put_number += 1

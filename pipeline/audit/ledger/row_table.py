@@ -63,12 +63,13 @@ class RowTable:
 
     __slots__ = ("_keys", "_order", "_places", "_rows", "_shelved", "put_number")
 
-    def __init__(self, dtype: np.dtype[np.void], order: Sequence[str]) -> None:
+    def __init__(self, dtype: np.dtype[np.void], order: Sequence[str], room: int = 0) -> None:
+        """Make an empty table. `room`: rows that are expected. Memory is taken only as they come, and nothing grows."""
         names = dtype.names or ()
         first = tuple(name for name in order if name in names)
         self._keys: Int64s = np.zeros(0, np.int64)
         self._places: NDArray[np.int32] = np.zeros(0, np.int32)
-        self._rows: Rows = np.zeros(0, dtype)
+        self._rows: Rows = np.zeros(room, dtype)
         self._order = first + tuple(name for name in names if name not in first)
         self._shelved: ShelvedRows | None = None
         self.put_number = 0

@@ -68,7 +68,7 @@ class Judge:
         self._ways: Sequence[Way] = ()
         self._ways_of: object = None
         self._before: Mapping[int, HourVerdicts] = {}
-        """Verdicts of the judgement before."""
+        """Verdicts of the judgement before, while hours are judged."""
         self._sources: dict[int, set[int]] = {}
         """By topic of the replica cluster: the topics of other names whose replica it is, or was."""
 
@@ -133,6 +133,7 @@ class Judge:
                 self._judge_hour(words, hour_ms, again)
             else:
                 self._stamp(words, hour_ms, known)
+        self._before = {}  # if all was judged again, they are a month of verdicts that nobody needs
 
     def _forget(self, hours: Iterable[int]) -> None:
         """Forget the verdicts on hours that the ledger has forgotten; it keeps which topics differed."""

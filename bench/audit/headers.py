@@ -13,7 +13,7 @@ from pipeline.audit.counting.broker_counter import BrokerCounter, BrokerLife
 from pipeline.audit.counting.checkpoints import PartitionCheckpoints
 from pipeline.log.files import DiskFiles
 from pipeline.model import TopicPartition
-from pipeline.records.batch import BatchHeader
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, header_bytes
 
 ROUNDS = 5
 BATCHES = 200_000
@@ -50,12 +50,14 @@ def _headers_per_s(partitions: int, at_once: int, batches: int) -> float:
             at = number % partitions
             made = [_header(ends[at] + place * RECORDS, number) for place in range(at_once)]
             ends[at] += at_once * RECORDS
-            appends.append((replicas[at].topic_partition, made))
+            data = memoryview(b"".join(header_bytes(each) + bytes(each.size_bytes - HEADER_SIZE) for each in made))
+            appends.append((replicas[at].topic_partition, made, data))
+        now_ms = time.time_ns() // 1_000_000
         gc.freeze()  # as a broker does
         try:
             start_s = time.thread_time()
-            for topic_partition, made in appends:
-                counter.appended(topic_partition, made)
+            for topic_partition, made, data in appends:
+                counter.appended(topic_partition, made, data, now_ms)
             reports = counter.take_reports()
             took_s = time.thread_time() - start_s
         finally:
@@ -69,7 +71,12 @@ def _headers_per_s(partitions: int, at_once: int, batches: int) -> float:
 def _replica(number: int) -> Any:
     """A leader whose batches are all committed."""
     log = SimpleNamespace(
-        topic_id=None, log_start_offset=0, log_end_offset=0, headers=lambda _: iter(()), epoch_start=lambda _: 0
+        topic_id=None,
+        log_start_offset=0,
+        log_end_offset=0,
+        compacted_to=0,
+        headers=lambda _: iter(()),
+        epoch_start=lambda _: 0,
     )
     return SimpleNamespace(
         topic_partition=TopicPartition("bench", number),
@@ -83,7 +90,7 @@ def _replica(number: int) -> Any:
 def _header(base_offset: int, number: int) -> BatchHeader:
     return BatchHeader(
         base_offset=base_offset,
-        batch_length=16_384,
+        batch_length=1_024,
         partition_leader_epoch=0,
         magic=2,
         crc=number * 2_654_435_761 % 2**32,

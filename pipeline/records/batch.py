@@ -141,6 +141,11 @@ class BatchHeader(NamedTuple):
 _NEW_HEADER = partial(tuple.__new__, BatchHeader)
 
 
+def header_bytes(header: BatchHeader) -> bytes:
+    """Return the 61 bytes of a header as they are in a log."""
+    return _HEADER.pack(*header)
+
+
 def read_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
     """Return the header at `position`. The records may be missing; the checksum is not verified.
 

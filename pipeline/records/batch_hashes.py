@@ -28,6 +28,7 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from pipeline.records.batch import BatchHeader
+from pipeline.records.raw_headers import RawHeaders
 
 HEADER: Final = np.dtype([(name, np.int64) for name in BatchHeader._fields])
 """Row of a table of headers: the fields of BatchHeader, widened, so that a table is made by one copy."""
@@ -67,6 +68,11 @@ def header_table(headers: Sequence[BatchHeader]) -> HeaderTable:
 def table_of_fields(fields: Sequence[int]) -> HeaderTable:
     """Return a table of headers, given as the fields of one after the other."""
     return np.fromiter(fields, np.int64, len(fields)).view(HEADER)
+
+
+def table_of_raw(headers: RawHeaders) -> HeaderTable:
+    """Return headers as they are in a log as a table of dtype HEADER."""
+    return headers.astype(HEADER)
 
 
 def content_hashes(table: HeaderTable) -> Hashes:

@@ -20,7 +20,7 @@ from pipeline.protocol.messages.produce import (
     TopicProduceData,
 )
 from pipeline.protocol.schema import Message
-from pipeline.records.batch import BatchHeader, set_base_offset
+from pipeline.records.batch import BatchHeader, iterate_headers, set_base_offset
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.testing.memory_zookeeper import MemoryClient
@@ -40,7 +40,10 @@ class Observed:
         counted = sum(header.record_count for header in log.headers(log.log_start_offset))
         self.events.append(("loaded", partition.topic_partition, (log.log_start_offset, log.log_end_offset, counted)))
 
-    def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
+    def appended(
+        self, topic_partition: TopicPartition, headers: Sequence[BatchHeader], batches: memoryview, now_ms: int
+    ) -> None:
+        assert [header for _, header in iterate_headers(batches)] == list(headers)
         self.events.append(("appended", topic_partition, [header.base_offset for header in headers]))
 
     def truncated(self, topic_partition: TopicPartition) -> None:

@@ -14,7 +14,7 @@ from pipeline.audit.events.tiers import Tier
 from pipeline.audit.ledger.ledger import Ledger, SeriesKey
 from pipeline.audit.ledger.row_table import ABSENT
 from pipeline.model import TopicPartition
-from pipeline.records.batch import BatchHeader
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, header_bytes
 from pipeline.records.batch_hashes import header_table
 from pipeline.records.tally import HOUR_MS
 
@@ -117,6 +117,12 @@ class Log:
 
 def counter(checkpoints: PartitionCheckpoints, now_ms: Any = lambda: 5) -> BrokerCounter:
     return BrokerCounter("east", WINDOW_MS, checkpoints, now_ms, LIFE)
+
+
+def tell(broker: BrokerCounter, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
+    """Tell a counter of batches that were appended now, as a broker does."""
+    batches = b"".join(header_bytes(each) + bytes(each.size_bytes - HEADER_SIZE) for each in headers)
+    broker.appended(topic_partition, headers, memoryview(batches), broker._clock())
 
 
 def load(broker: BrokerCounter, log: Any) -> None:

@@ -41,7 +41,7 @@ from pipeline.diagnostics import get_logger
 from pipeline.errors import PipelineError
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.observation import ObservedPartition
-from pipeline.records.batch import BatchHeader
+from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 
 MAX_FRESH: Final = 4096
 """Headers that are noted before they are summed."""
@@ -194,7 +194,9 @@ class BrokerCounter:
             logger.warning("audit_log_unreadable", partition=str(replica.partition.topic_partition), error=str(error))
             self.removed(replica.partition.topic_partition)
 
-    def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
+    def appended(
+        self, topic_partition: TopicPartition, headers: Sequence[BatchHeader], batches: memoryview, now_ms: int
+    ) -> None:
         """Take note of batches that were appended (invariant E)."""
         replica = self._replicas.get(topic_partition)
         if replica is None or not headers:
@@ -202,9 +204,11 @@ class BrokerCounter:
         fresh = replica.fresh
         if not fresh:
             self._touched.append(replica)
+        at = 0
         for header in headers:
-            fresh += header
-        replica.fresh_times_ms.append(self._clock())
+            fresh += batches[at : at + HEADER_SIZE]
+            at += header.batch_length + LOG_OVERHEAD
+        replica.fresh_times_ms.append(now_ms)
         replica.fresh_sizes.append(len(headers))
         self._fresh += len(headers)
         if self._fresh >= MAX_FRESH:

@@ -11,7 +11,6 @@ C. `epoch_starts` are the leader epochs that begin in waiting batches. `last_epo
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +20,9 @@ from pipeline.audit.counting.naming import PartitionName
 from pipeline.audit.events.report import CountReport
 from pipeline.model import Offset
 from pipeline.observation import ObservedPartition
-from pipeline.records.batch import BatchHeader
-from pipeline.records.batch_hashes import FIELDS, HeaderTable
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, header_bytes, read_header
+from pipeline.records.batch_hashes import HeaderTable
+from pipeline.records.raw_headers import RawHeaders, raw_headers
 
 
 class PendingBatches(NamedTuple):
@@ -77,8 +77,9 @@ class CountedReplica:
     """Leader epoch of the last counted batch."""
     end_offset: int = field(init=False)
     last_epoch: int = field(init=False)
-    fresh: list[int] = field(default_factory=list)
-    """Fields of headers, one header after the other: numbers, which the garbage collector need not look at."""
+    fresh: bytearray = field(default_factory=bytearray)
+    """Headers as they are in a log, one after the other: as objects they would crowd out of the processor's caches what
+    appends need."""
     fresh_times_ms: list[int] = field(default_factory=list)
     """Times of the appends of `fresh`, each of `fresh_sizes` batches."""
     fresh_sizes: list[int] = field(default_factory=list)
@@ -106,7 +107,7 @@ class CountedReplica:
     def note(self, headers: Sequence[BatchHeader], now_ms: int) -> None:
         """Note batches that were appended now."""
         for header in headers:
-            self.fresh += header
+            self.fresh += header_bytes(header)
         self.fresh_times_ms.append(now_ms)
         self.fresh_sizes.append(len(headers))
 
@@ -123,44 +124,45 @@ class CountedReplica:
         log = partition.log
         return ReplicaPosition(self.up_to, log.log_start_offset, self.counted_from, epoch, is_leader, log.compacted_to)
 
-    def take_fresh(self) -> tuple[list[int], list[int], list[int]]:
-        """Return the fields of the headers nobody has looked at, the times of their appends, and the batches of each.
+    def take_fresh(self) -> tuple[bytes | bytearray, list[int], list[int]]:
+        """Return the headers nobody has looked at, the times of their appends, and the batches of each.
 
         The batches count as waiting from now on. Batches that are known already are left out.
         """
-        fields, times_ms, sizes = self.fresh, self.fresh_times_ms, self.fresh_sizes
-        self.fresh, self.fresh_times_ms, self.fresh_sizes = [], [], []
-        if fields[0] < self.end_offset:  # the first field is the base offset
-            headers, times_ms = self._unknown(_headers_of(fields), times_ms, sizes)
-            fields, sizes = list(chain.from_iterable(headers)), [1] * len(headers)
-            if not headers:
-                return [], [], []
-        last = BatchHeader(*fields[-FIELDS:])
+        fresh, times_ms, sizes = self.fresh, self.fresh_times_ms, self.fresh_sizes
+        self.fresh, self.fresh_times_ms, self.fresh_sizes = bytearray(), [], []
+        found: bytes | bytearray = fresh
+        if read_header(fresh).base_offset < self.end_offset:
+            unknown = self._unknown(raw_headers(fresh))
+            found = raw_headers(fresh)[unknown].tobytes()
+            times_ms = np.repeat(times_ms, sizes)[unknown].tolist()
+            sizes = [1] * len(times_ms)
+            if not found:
+                return b"", [], []
+        last = read_header(found, len(found) - HEADER_SIZE)
         if last.partition_leader_epoch > self.last_epoch:
-            self._note_epochs(_headers_of(fields))
+            self._note_epochs(raw_headers(found))
         self.end_offset = last.next_offset
         if self.waits_since_ms is None:
             self.waits_since_ms = times_ms[0]
-        return fields, times_ms, sizes
+        return found, times_ms, sizes
 
-    def _unknown(
-        self, headers: Sequence[BatchHeader], times_ms: Sequence[int], sizes: Sequence[int]
-    ) -> tuple[list[BatchHeader], list[int]]:
-        """Return the batches that are not known, and the time of each one's append."""
-        new, new_times_ms, end_offset = [], [], self.end_offset
-        each_ms = chain.from_iterable(repeat(time_ms, size) for time_ms, size in zip(times_ms, sizes, strict=True))
-        for header, time_ms in zip(headers, each_ms, strict=True):
-            if header.base_offset >= end_offset:
-                end_offset = header.next_offset
-                new.append(header)
-                new_times_ms.append(time_ms)
-        return new, new_times_ms
+    def _unknown(self, headers: RawHeaders) -> list[int]:
+        """Return the places of the batches that are not known."""
+        starts = headers["base_offset"].tolist()
+        places, end_offset = [], self.end_offset
+        for place, (start, delta) in enumerate(zip(starts, headers["last_offset_delta"].tolist(), strict=True)):
+            if start >= end_offset:
+                end_offset = start + delta + 1
+                places.append(place)
+        return places
 
-    def _note_epochs(self, headers: Sequence[BatchHeader]) -> None:
-        for header in headers:
-            if header.partition_leader_epoch > self.last_epoch:
-                self.last_epoch = header.partition_leader_epoch
-                self.epoch_starts.append(EpochBegin(self.last_epoch, header.base_offset))
+    def _note_epochs(self, headers: RawHeaders) -> None:
+        starts = headers["base_offset"].tolist()
+        for epoch, start_offset in zip(headers["partition_leader_epoch"].tolist(), starts, strict=True):
+            if epoch > self.last_epoch:
+                self.last_epoch = epoch
+                self.epoch_starts.append(EpochBegin(epoch, start_offset))
 
     def take_pending(self, committed: int) -> list[int]:
         """Return the numbers of the sums of pending batches that were committed. They count as counted from now on."""
@@ -247,8 +249,3 @@ class CountedReplica:
     def claims_for_others(self) -> bool:
         """Return True if the replica leads, and claims epochs of leaders that ended, perhaps without a report."""
         return self.partition.is_leader and any(each.leader_epoch != self.claimed_epoch for each in self.claims)
-
-
-def _headers_of(fields: Sequence[int]) -> list[BatchHeader]:
-    """Return headers, given as the fields of one after the other."""
-    return [BatchHeader(*fields[at : at + FIELDS]) for at in range(0, len(fields), FIELDS)]

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from pipeline.audit.counting.counted_replica import CountedReplica, PendingBatches
 from pipeline.audit.counting.latency_table import LatencyTable
 from pipeline.audit.counting.windows import WindowSums, window_starts
-from pipeline.records.batch import CONTROL
-from pipeline.records.batch_hashes import FIELDS, HeaderTable, table_of_fields
+from pipeline.records.batch import CONTROL, HEADER_SIZE
+from pipeline.records.batch_hashes import HeaderTable, table_of_raw
+from pipeline.records.raw_headers import raw_headers
 
 MAX_WAITING: Final = 16_384
 """Headers of batches that are not committed."""
@@ -29,12 +30,12 @@ MAX_PENDING: Final = 32
 class _NewBatches(NamedTuple):
     """Batches that nobody has looked at, one replica after the other: `sizes` of them each, appended at these times.
 
-    `fields` are those of their headers, one after the other.
+    `headers` are theirs as they are in a log, one after the other.
     """
 
     owners: list[CountedReplica]
     sizes: list[int]
-    fields: list[int]
+    headers: bytes | bytearray
     times_ms: NDArray[np.int64]
 
 
@@ -55,8 +56,8 @@ class ReplicaSums:
         """Count what was committed of these replicas. `is_live`: the batches were appended just now."""
         tables, numbers = self._count_waiting(replicas)
         new = _take_fresh(replicas)
-        if new.fields:
-            table = table_of_fields(new.fields)
+        if new.headers:
+            table = table_of_raw(raw_headers(new.headers))
             if is_live:
                 self._note_latencies(new, table)
             committed, of_replicas = self._count_new(new, table)
@@ -90,7 +91,7 @@ class ReplicaSums:
             self._pending.discard(each.number)
         replica.pending.clear()
         replica.waiting.clear()
-        replica.fresh, replica.fresh_times_ms, replica.fresh_sizes = [], [], []
+        replica.fresh, replica.fresh_times_ms, replica.fresh_sizes = bytearray(), [], []
 
     def _count_waiting(self, replicas: Collection[CountedReplica]) -> tuple[list[HeaderTable], list[NDArray[np.int64]]]:
         """Count pending ranges that were committed. Return the headers that wait no longer, and their replicas."""
@@ -180,7 +181,7 @@ def _take_fresh(replicas: Iterable[CountedReplica]) -> _NewBatches:
     """Take the batches that nobody has looked at. They wait from now on."""
     owners: list[CountedReplica] = []
     sizes: list[int] = []
-    fields: list[int] = []
+    parts: list[bytes | bytearray] = []
     times_ms: list[int] = []
     appends: list[int] = []
     for replica in replicas:
@@ -188,11 +189,9 @@ def _take_fresh(replicas: Iterable[CountedReplica]) -> _NewBatches:
             new, at_ms, by_append = replica.take_fresh()
             if new:
                 owners.append(replica)
-                sizes.append(len(new) // FIELDS)
-                if fields:
-                    fields += new
-                else:
-                    fields = new  # often all there are: not copied
+                sizes.append(len(new) // HEADER_SIZE)
+                parts.append(new)
                 times_ms += at_ms
                 appends += by_append
-    return _NewBatches(owners, sizes, fields, np.repeat(np.array(times_ms, np.int64), appends))
+    headers = parts[0] if len(parts) == 1 else b"".join(parts)
+    return _NewBatches(owners, sizes, headers, np.repeat(np.array(times_ms, np.int64), appends))

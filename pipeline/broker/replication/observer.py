@@ -14,8 +14,13 @@ class LogObserver(Protocol):
     def loaded(self, partition: ObservedPartition) -> None:
         """Note that a replica was opened, in whatever role."""
 
-    def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
-        """Note that these batches were appended, by clients or from the leader, with the offsets they have."""
+    def appended(
+        self, topic_partition: TopicPartition, headers: Sequence[BatchHeader], batches: memoryview, now_ms: int
+    ) -> None:
+        """Note that these batches were appended at this time, by clients or from the leader.
+
+        `batches`: they themselves, with the offsets and epochs of `headers`. They must not be kept.
+        """
 
     def truncated(self, topic_partition: TopicPartition) -> None:
         """Note that a replica was truncated, or restarted at another offset, to follow its leader."""
@@ -30,7 +35,9 @@ class NoObserver:
     def loaded(self, partition: ObservedPartition) -> None:
         """Nothing."""
 
-    def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
+    def appended(
+        self, topic_partition: TopicPartition, headers: Sequence[BatchHeader], batches: memoryview, now_ms: int
+    ) -> None:
         """Nothing."""
 
     def truncated(self, topic_partition: TopicPartition) -> None:

@@ -256,7 +256,7 @@ class Partition:
             self.bytes_in += len(records)
             leadership.hidden_bytes += len(records)
             self._await_flush(messages)
-            self.observer.appended(self.topic_partition, info.headers)
+            self.observer.appended(self.topic_partition, info.headers, records, now_ms)
             if leadership.has_followers:
                 leadership.appended(end_before, len(records))
             # Records that were hidden before wait for a flush, which advances the high watermark.
@@ -346,7 +346,7 @@ class Partition:
                 self._refused(error)
                 raise
             self._await_flush(sum(header.record_count for header in headers_of_run))
-            self.observer.appended(self.topic_partition, info.headers)
+            self.observer.appended(self.topic_partition, info.headers, run, now_ms)
         end_offset = log.log_end_offset
         self.high_watermark = max(self.high_watermark, min(leader_high_watermark, end_offset))
         if leader_log_start_offset > log.log_start_offset:

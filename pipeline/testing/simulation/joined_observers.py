@@ -20,10 +20,12 @@ class JoinedObservers:
         for each in self.observers:
             each.loaded(partition)
 
-    def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
+    def appended(
+        self, topic_partition: TopicPartition, headers: Sequence[BatchHeader], batches: memoryview, now_ms: int
+    ) -> None:
         """Report appended batches."""
         for each in self.observers:
-            each.appended(topic_partition, headers)
+            each.appended(topic_partition, headers, batches, now_ms)
 
     def truncated(self, topic_partition: TopicPartition) -> None:
         """Report a log that was truncated."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.observation import ObservedPartition
-from pipeline.records.batch import BatchHeader
+from pipeline.records.batch import BatchHeader, iterate_headers
 from pipeline.testing.simulation.watermark_rules import Place, place_of
 
 Life = tuple[BrokerId, int]
@@ -68,8 +68,12 @@ class LifeObserver:
         if self._watch is not None:
             self._watch.opened(self._life, partition)
 
-    def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
+    def appended(
+        self, topic_partition: TopicPartition, headers: Sequence[BatchHeader], batches: memoryview, now_ms: int
+    ) -> None:
         """Remember, if it leads."""
+        if [header for _, header in iterate_headers(batches)] != list(headers):
+            raise AssertionError(f"{topic_partition}: the broker told of other batches than {headers}, at {now_ms}")
         partition = self._partitions[topic_partition]
         if self._watch is not None:
             self._watch.appended(self._life, partition, headers)

@@ -142,7 +142,7 @@ class CountedCluster:
             append = replica.log.append_keeping_offsets if keeps_offsets else replica.log.append
             info = append(buffer, headers, replica.leader_epoch, self.clock())
             assert leader.counter is not None
-            leader.counter.appended(partition, info.headers)
+            leader.counter.appended(partition, info.headers, memoryview(buffer), self.clock())
         self.replicate(partition)
 
     def replicate(self, partition: TopicPartition) -> None:
@@ -155,7 +155,7 @@ class CountedCluster:
             for batch in _batches(leader, replica.log.log_end_offset):
                 headers = [header for _, header in iterate_headers(batch)]
                 replica.log.append_copied(batch, headers, self.clock())
-                broker.counter.appended(partition, headers)
+                broker.counter.appended(partition, headers, memoryview(batch), self.clock())
         for broker in self.brokers:
             if partition in broker.replicas:
                 broker.replicas[partition].high_watermark = self._committed(partition)

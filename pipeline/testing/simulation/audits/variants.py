@@ -18,12 +18,12 @@ from pipeline.testing.simulation.mirrors.plan import KINDS, audited_plan_for
 
 
 def _skipping_a_batch(appended: Any) -> Any:
-    def broken(counter: BrokerCounter, topic_partition: Any, headers: Any) -> None:
+    def broken(counter: BrokerCounter, topic_partition: Any, headers: Any, batches: Any, now_ms: int) -> None:
         has_skipped = getattr(counter, "has_skipped", False)
         if is_audited(topic_partition.topic) and headers and not has_skipped:
             counter.has_skipped = True  # type: ignore[attr-defined]
-            headers = headers[1:]
-        appended(counter, topic_partition, headers)
+            headers, batches = headers[1:], batches[headers[0].size_bytes :]
+        appended(counter, topic_partition, headers, batches, now_ms)
 
     return broken
 

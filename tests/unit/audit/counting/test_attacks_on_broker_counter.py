@@ -21,9 +21,22 @@ from pipeline.audit.counting.windows import HOURS_KEPT, WINDOWS_KEPT, WindowSums
 from pipeline.audit.events.encoding import decode_count_report, encode_count_report, portions
 from pipeline.audit.events.report import OLDER, CountReport
 from pipeline.log.files import DiskFiles
-from pipeline.records.batch_hashes import FIELDS, header_table
+from pipeline.records.batch import HEADER_SIZE
+from pipeline.records.batch_hashes import header_table
 from pipeline.records.tally import HOUR_MS, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from tests.support.counted_replicas import CLICKS, LIFE, WINDOW_MS, Log, counter, header, load, only, rows_of, told
+from tests.support.counted_replicas import (
+    CLICKS,
+    LIFE,
+    WINDOW_MS,
+    Log,
+    counter,
+    header,
+    load,
+    only,
+    rows_of,
+    tell,
+    told,
+)
 
 COUNTING = str(Path(broker_counter.__file__).parent)
 OFTEN = 23
@@ -63,13 +76,13 @@ def live(log: Log, checkpoints: PartitionCheckpoints, sent: list[CountReport]) -
     load(broker, log)
     for number, shape in enumerate([(3, 0, 7), (2, WINDOW_MS, 8), (2, 0, 9), (1, HOUR_MS, 4)]):
         log.committed = log.log_end_offset
-        broker.appended(CLICKS, log.append(shape))
+        tell(broker, CLICKS, log.append(shape))
         if number % 2:
             broker.put_back(broker.take_reports())
         publish(broker, sent)
     del log.batches[-1:]
     broker.truncated(CLICKS)
-    broker.appended(CLICKS, log.append((5, 0, 5)))
+    tell(broker, CLICKS, log.append((5, 0, 5)))
     log.committed = log.log_end_offset
     publish(broker, sent)
 
@@ -132,7 +145,7 @@ def test_a_checkpoint_that_comes_back_older_or_empty_only_costs_time(
     load(broker, log)
     for kind, records, timestamp in history:
         if kind == "append":
-            broker.appended(CLICKS, log.append((records, timestamp, records)))
+            tell(broker, CLICKS, log.append((records, timestamp, records)))
         elif kind == "publish":
             publish(broker, sent)
             kept += [path.read_bytes()] if path.exists() else []
@@ -164,7 +177,7 @@ def test_hostile_times_survive_reports_and_checkpoints(tmp_path: Path) -> None:
     log, broker = Log(), counter(checkpoints)
     sent: list[CountReport] = []
     load(broker, log)
-    broker.appended(CLICKS, log.append(*((1, time, 7) for time in HOSTILE_TIMES)))
+    tell(broker, CLICKS, log.append(*((1, time, 7) for time in HOSTILE_TIMES)))
     publish(broker, sent)
     assert told(*sent) == log.expected()
     found = checkpoints.read(CLICKS)
@@ -186,7 +199,7 @@ def test_200_000_batches_with_distinct_hours_are_bounded_and_a_restart_knows_the
     for _ in range(20):
         shapes = [(1, (number + at) * HOUR_MS, 7) for at in range(10_000)]
         number += len(shapes)
-        broker.appended(CLICKS, log.append(*shapes))
+        tell(broker, CLICKS, log.append(*shapes))
         publish(broker, sent)
     rows = rows_of(broker._sums.rows.rows())
     assert len(rows) == HOURS_KEPT + WINDOWS_KEPT + 1
@@ -224,7 +237,7 @@ def test_reports_are_what_their_encoding_says(tmp_path: Path) -> None:
     logs = [Log(topic_partition=CLICKS._replace(partition=number)) for number in range(700)]
     for log in logs:
         load(broker, log)
-        broker.appended(log.topic_partition, log.append((1, 0, 7), (2, HOUR_MS, 8)))
+        tell(broker, log.topic_partition, log.append((1, 0, 7), (2, HOUR_MS, 8)))
     reports = broker.take_reports()
     parts = [part for report in reports for part in portions(report)]
     assert all(len(encode_count_report(part)) < 700_000 for part in parts)
@@ -274,10 +287,10 @@ def test_noted_headers_are_bounded_and_a_killed_broker_counts_them_again(tmp_pat
             broker.published(broker.take_reports())
         for number in range(headers):
             log = logs[number % (life + 1)]
-            broker.appended(log.topic_partition, log.append((1, number % 3 * WINDOW_MS, number)))
+            tell(broker, log.topic_partition, log.append((1, number % 3 * WINDOW_MS, number)))
             noted = sum(sum(replica.fresh_sizes) for replica in broker._replicas.values())
             assert noted == broker._fresh < MAX_FRESH
-            assert sum(len(replica.fresh) for replica in broker._replicas.values()) == noted * FIELDS
+            assert sum(len(replica.fresh) for replica in broker._replicas.values()) == noted * HEADER_SIZE
             most = max(most, noted)
     assert most == MAX_FRESH - 1
     for log in logs:

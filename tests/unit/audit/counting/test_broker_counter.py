@@ -26,6 +26,7 @@ from tests.support.counted_replicas import (
     load,
     only,
     rows_of,
+    tell,
     told,
     with_rows,
 )
@@ -40,7 +41,7 @@ def checkpoints(tmp_path: Path) -> Any:
 def test_appended_batches_are_told_by_window_and_hour(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 10, 7), (2, WINDOW_MS, 8), (2, HOUR_MS, 8)))
+    tell(broker, CLICKS, log.append((3, 10, 7), (2, WINDOW_MS, 8), (2, HOUR_MS, 8)))
     reports = broker.take_reports()
     report = only(reports)
     assert report.rows["revision"].tolist() == [7] * 5
@@ -52,7 +53,7 @@ def test_appended_batches_are_told_by_window_and_hour(checkpoints: PartitionChec
 def test_reports_bear_positions_and_the_life_of_the_broker(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(), counter(checkpoints, itertools.count(100).__next__)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 10, 7)))
+    tell(broker, CLICKS, log.append((3, 10, 7)))
     *_, life = reports = broker.take_reports()
     (position,) = only(reports).positions.tolist()
     assert position == (0, 0, 3, 0, 0, 0, True, 0, 1)
@@ -72,13 +73,13 @@ def test_windows_close_before_the_first_batch_that_is_not_committed(checkpoints:
     broker = counter(checkpoints, lambda: next(now))
     load(broker, log)
     before = next(now)
-    broker.appended(CLICKS, log.append((3, 10, 7)))
+    tell(broker, CLICKS, log.append((3, 10, 7)))
     for _ in range(3):
         life = broker.take_reports()[-1].life
         assert life is not None
         assert life.closed_ms == before + 1
     later = next(now)
-    broker.appended(CLICKS, log.append((1, 10, 7)))
+    tell(broker, CLICKS, log.append((1, 10, 7)))
     log.committed = 3
     life = broker.take_reports()[-1].life
     assert life is not None
@@ -93,7 +94,7 @@ def test_latencies_are_those_of_leaders(checkpoints: PartitionCheckpoints) -> No
     log, now = Log(), itertools.repeat(WINDOW_MS + 500)
     broker = counter(checkpoints, lambda: next(now))
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, WINDOW_MS + 400, 7), (2, -1, 8), (1, WINDOW_MS + 900, 8)))
+    tell(broker, CLICKS, log.append((3, WINDOW_MS + 400, 7), (2, -1, 8), (1, WINDOW_MS + 900, 8)))
     reports = broker.take_reports()
     (latency,) = [latency for report in reports for latency in report.latencies]
     assert (latency.start_ms, latency.process) == (WINDOW_MS, "7/3")
@@ -101,7 +102,7 @@ def test_latencies_are_those_of_leaders(checkpoints: PartitionCheckpoints) -> No
     broker.put_back(reports)
     assert [report.latencies for report in broker.take_reports() if report.latencies] == [(latency,)]
     log.is_leader = False
-    broker.appended(CLICKS, log.append((3, WINDOW_MS + 400, 7)))
+    tell(broker, CLICKS, log.append((3, WINDOW_MS + 400, 7)))
     assert not any(report.latencies for report in broker.take_reports())
 
 
@@ -110,7 +111,7 @@ def test_internal_topics_are_not_counted(checkpoints: PartitionCheckpoints) -> N
     log = Log(batches=[header(0)])
     log.topic_partition = INTERNAL
     load(broker, log)
-    broker.appended(INTERNAL, [header(1)])
+    tell(broker, INTERNAL, [header(1)])
     broker.truncated(INTERNAL)
     broker.removed(INTERNAL)
     assert with_rows(broker.take_reports()) == []
@@ -119,7 +120,7 @@ def test_internal_topics_are_not_counted(checkpoints: PartitionCheckpoints) -> N
 def test_counts_that_could_not_be_published_are_reported_again(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 10, 7)))
+    tell(broker, CLICKS, log.append((3, 10, 7)))
     reports = broker.take_reports()
     assert with_rows(broker.take_reports()) == []
     broker.put_back(reports)
@@ -131,11 +132,11 @@ def test_counts_that_could_not_be_published_are_reported_again(checkpoints: Part
 def test_a_report_that_was_overtaken_is_not_lost_from_the_checkpoint(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 10, 7)))
+    tell(broker, CLICKS, log.append((3, 10, 7)))
     broker.published(broker.take_reports())
-    broker.appended(CLICKS, log.append((3, WINDOW_MS, 7)))
+    tell(broker, CLICKS, log.append((3, WINDOW_MS, 7)))
     first = broker.take_reports()
-    broker.appended(CLICKS, log.append((3, 2 * WINDOW_MS, 7)))
+    tell(broker, CLICKS, log.append((3, 2 * WINDOW_MS, 7)))
     second = broker.take_reports()
     broker.published(first)
     assert stored(checkpoints).up_to == 3
@@ -146,7 +147,7 @@ def test_a_report_that_was_overtaken_is_not_lost_from_the_checkpoint(checkpoints
 def test_a_log_that_lost_its_end_is_counted_anew(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
+    tell(broker, CLICKS, log.append((3, 0, 7), (2, 0, 8)))
     first = broker.take_reports()
     broker.published(first)
     log.batches.pop()
@@ -161,7 +162,7 @@ def test_a_log_that_lost_its_end_is_counted_anew(checkpoints: PartitionCheckpoin
 def test_a_log_that_lost_all_voids_what_was_told_of_it(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 0, 7)))
+    tell(broker, CLICKS, log.append((3, 0, 7)))
     first = broker.take_reports()
     broker.published(first)
     log.batches.clear()
@@ -176,14 +177,14 @@ def test_a_log_that_lost_all_voids_what_was_told_of_it(checkpoints: PartitionChe
 def test_a_log_that_lost_its_end_and_grew_again_is_not_taken_for_the_old_one(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((1, 0, 7)))
+    tell(broker, CLICKS, log.append((1, 0, 7)))
     first = broker.take_reports()
     broker.published(first)
     log.batches.clear()
     log.lead(1)
     restarted = counter(checkpoints)
     load(restarted, log)
-    restarted.appended(CLICKS, log.append((1, 0, 8)))
+    tell(restarted, CLICKS, log.append((1, 0, 8)))
     again = counter(checkpoints)
     load(again, log)
     assert told(*first, *again.take_reports()) == log.expected()
@@ -193,11 +194,11 @@ def test_a_topic_created_again_is_counted_by_itself(checkpoints: PartitionCheckp
     broker = counter(checkpoints, itertools.count().__next__)
     former, log = Log(), Log(uuid.UUID(int=2))
     load(broker, former)
-    broker.appended(CLICKS, former.append((3, 0, 7), (3, 0, 8), (1, WINDOW_MS, 9)))
+    tell(broker, CLICKS, former.append((3, 0, 7), (3, 0, 8), (1, WINDOW_MS, 9)))
     late = broker.take_reports()
     broker.removed(CLICKS)
     load(broker, log)
-    broker.appended(CLICKS, log.append((2, 0, 5)))
+    tell(broker, CLICKS, log.append((2, 0, 5)))
     broker.published(late)
     assert checkpoints.read(CLICKS) is None
     broker.put_back(late)
@@ -222,7 +223,7 @@ def test_a_counter_that_began_in_the_middle_says_so(checkpoints: PartitionCheckp
 def test_a_checkpoint_from_before_the_beginning_of_the_log_has_a_gap(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 0, 7)))
+    tell(broker, CLICKS, log.append((3, 0, 7)))
     broker.published(broker.take_reports())
     log.append((2, 0, 7), (2, 0, 7))
     del log.batches[:2]
@@ -236,7 +237,7 @@ def test_a_checkpoint_from_before_the_beginning_of_the_log_has_a_gap(checkpoints
 def test_a_damaged_checkpoint_only_costs_time(checkpoints: PartitionCheckpoints, tmp_path: Path) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 0, 7)))
+    tell(broker, CLICKS, log.append((3, 0, 7)))
     broker.published(broker.take_reports())
     (tmp_path / str(CLICKS) / "audit-checkpoint").write_bytes(b"\x00" * 40)
     restarted = counter(checkpoints)
@@ -256,7 +257,7 @@ def appending(checkpoints: PartitionCheckpoints, tmp_path: Path) -> Any:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
     for shape in [(3, 0, 7), (2, WINDOW_MS, 8)]:
-        broker.appended(CLICKS, log.append(shape))
+        tell(broker, CLICKS, log.append(shape))
         broker.published(broker.take_reports())
     assert (tmp_path / str(CLICKS) / "audit-checkpoint").read_bytes().count(b"\n") == 2
     return log, broker
@@ -297,7 +298,7 @@ def test_a_checkpoint_is_written_whole_again_before_it_grows_long(
     path = tmp_path / str(CLICKS) / "audit-checkpoint"
     lines = []
     for number in range(2 * MAX_APPENDED):
-        broker.appended(CLICKS, log.append((1, number % 3 * WINDOW_MS, number)))
+        tell(broker, CLICKS, log.append((1, number % 3 * WINDOW_MS, number)))
         broker.published(broker.take_reports())
         lines.append(path.read_bytes().count(b"\n"))
         assert rows_of(stored(checkpoints).rows) == log.expected()
@@ -315,7 +316,7 @@ def test_few_checkpoints_are_replaced_in_one_round(tmp_path: Path, monkeypatch: 
     written = []
     for number in range(4):
         for log in logs:
-            broker.appended(log.topic_partition, log.append((1, number * WINDOW_MS, 7)))
+            tell(broker, log.topic_partition, log.append((1, number * WINDOW_MS, 7)))
         broker.published(broker.take_reports())
         found = [checkpoints.read(log.topic_partition) for log in logs]
         written.append(sum(saved is not None for saved in found))
@@ -330,7 +331,7 @@ def test_the_whole_checkpoint_is_written_after_a_failure(
     path = tmp_path / str(CLICKS) / "audit-checkpoint"
     path.unlink()
     for shape in [(1, 0, 9), (1, 0, 10)]:
-        broker.appended(CLICKS, log.append(shape))
+        tell(broker, CLICKS, log.append(shape))
         broker.published(broker.take_reports())
     assert rows_of(stored(checkpoints).rows) == log.expected()
 
@@ -358,7 +359,7 @@ def test_whatever_happens_the_reports_end_exact(
         monkeypatch.setattr(broker_counter, "MAX_FRESH", max_fresh)
         for kind, *shape in history:
             if kind == "append":
-                broker.appended(CLICKS, log.append(tuple(shape)))
+                tell(broker, CLICKS, log.append(tuple(shape)))
                 continue
             reports = broker.take_reports() if kind != "kill" else []
             if kind in {"publish", "kill after sending", "power failure"}:
@@ -386,7 +387,7 @@ def test_many_rows_are_reported_bit_by_bit_and_windows_close_with_the_last(
     logs = [Log(topic_partition=CLICKS._replace(partition=number)) for number in range(7)]
     for log in logs:
         load(broker, log)
-        broker.appended(log.topic_partition, log.append((1, 0, 7), (1, WINDOW_MS, 7)))
+        tell(broker, log.topic_partition, log.append((1, 0, 7), (1, WINDOW_MS, 7)))
     seen, closed = [], []
     for _ in range(4):
         reports = broker.take_reports()
@@ -402,7 +403,7 @@ def test_many_rows_are_reported_bit_by_bit_and_windows_close_with_the_last(
 def test_all_is_reported_again_if_the_audit_topic_lost_it(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 10, 7), (2, HOUR_MS, 8)))
+    tell(broker, CLICKS, log.append((3, 10, 7), (2, HOUR_MS, 8)))
     broker.published(broker.take_reports())
     broker.report_again()
     report = only(broker.take_reports())
@@ -412,7 +413,7 @@ def test_all_is_reported_again_if_the_audit_topic_lost_it(checkpoints: Partition
 def test_a_report_says_up_to_where_the_log_may_have_been_compacted(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 0, 7)))
+    tell(broker, CLICKS, log.append((3, 0, 7)))
     assert only(broker.take_reports()).positions["cleaned_to"].tolist() == [1]
     log.compacted_to = 2
     assert only(broker.take_reports()).positions["cleaned_to"].tolist() == [3]

@@ -28,6 +28,7 @@ from tests.support.counted_replicas import (
     only,
     rows_of,
     summed,
+    tell,
     told,
     with_rows,
 )
@@ -48,9 +49,9 @@ def replica_of(leader: Any, *, batches: Any = None, start: int = 0) -> Any:
 def test_only_committed_batches_are_reported(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(committed=2), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
+    tell(broker, CLICKS, log.append((3, 0, 7), (2, 0, 8)))
     assert told(*broker.take_reports()) == {}
-    broker.appended(CLICKS, log.append((1, 0, 9)))
+    tell(broker, CLICKS, log.append((1, 0, 9)))
     log.committed = 5
     report = only(broker.take_reports())
     assert (set(report.rows["revision"].tolist()), told(report)) == ({5}, summed(log.batches[:2]))
@@ -61,13 +62,13 @@ def test_only_committed_batches_are_reported(checkpoints: PartitionCheckpoints) 
 def test_batches_truncated_before_their_commit_never_count(checkpoints: PartitionCheckpoints) -> None:
     log, broker = Log(is_leader=False, committed=0), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
+    tell(broker, CLICKS, log.append((3, 0, 7), (2, 0, 8)))
     broker.take_reports()
-    broker.appended(CLICKS, log.append((2, 0, 9)))
+    tell(broker, CLICKS, log.append((2, 0, 9)))
     del log.batches[1:]
     broker.truncated(CLICKS)
     log.leader_epoch = 1
-    broker.appended(CLICKS, log.append((1, 0, 10)))
+    tell(broker, CLICKS, log.append((1, 0, 10)))
     log.committed = log.log_end_offset
     log.lead(2)
     assert told(*broker.take_reports()) == log.expected()
@@ -78,10 +79,10 @@ def test_a_follower_that_begins_elsewhere_forgets_what_it_never_knew_to_be_commi
 ) -> None:
     log, broker = Log(is_leader=False, committed=0), counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((3, 0, 7)))
+    tell(broker, CLICKS, log.append((3, 0, 7)))
     log.batches, log.log_start_offset = [], 10
     broker.truncated(CLICKS)
-    broker.appended(CLICKS, log.append((1, 0, 10)))
+    tell(broker, CLICKS, log.append((1, 0, 10)))
     log.committed = log.log_end_offset
     log.lead(1)
     assert told(*broker.take_reports()) == log.expected()
@@ -109,13 +110,13 @@ def test_reported_and_unreported_batches_of_a_dead_leader_count_once(
 ) -> None:
     leader, first = Log(), counter(checkpoints)
     load(first, leader)
-    first.appended(CLICKS, leader.append((3, 0, 7)))
+    tell(first, CLICKS, leader.append((3, 0, 7)))
     before = first.take_reports()
-    first.appended(CLICKS, leader.append((2, 0, 8), (1, WINDOW_MS, 9)))
+    tell(first, CLICKS, leader.append((2, 0, 8), (1, WINDOW_MS, 9)))
     log, second = replica_of(leader), counter(checkpoints)
     load(second, log)
     log.lead(1)
-    second.appended(CLICKS, log.append((1, 0, 10)))
+    tell(second, CLICKS, log.append((1, 0, 10)))
     log.committed = log.log_end_offset
     late = first.take_reports()
     assert told(*before, *second.take_reports(), *late, *before) == log.expected()
@@ -124,7 +125,7 @@ def test_reported_and_unreported_batches_of_a_dead_leader_count_once(
 def test_an_unclean_election_takes_back_what_was_told_beyond_it(checkpoints: PartitionCheckpoints) -> None:
     leader, first = Log(), counter(checkpoints)
     load(first, leader)
-    first.appended(CLICKS, leader.append((3, 0, 7), (2, 0, 8), (1, WINDOW_MS, 9)))
+    tell(first, CLICKS, leader.append((3, 0, 7), (2, 0, 8), (1, WINDOW_MS, 9)))
     before = first.take_reports()
     log, second = replica_of(leader, batches=1), counter(checkpoints)
     load(second, log)
@@ -143,7 +144,7 @@ def test_a_leader_that_died_without_a_report_is_claimed_for_with_all_rows(checkp
     """Its election was unclean, and its follower leads before it knows the first commit of that epoch."""
     leader, first = Log(), counter(checkpoints)
     load(first, leader)
-    first.appended(CLICKS, leader.append((3, 0, 7), (2, 0, 8), (1, 0, 9)))
+    tell(first, CLICKS, leader.append((3, 0, 7), (2, 0, 8), (1, 0, 9)))
     before = first.take_reports()
     log, second = replica_of(leader, batches=2), counter(checkpoints)
     log.lead(1)
@@ -152,7 +153,7 @@ def test_a_leader_that_died_without_a_report_is_claimed_for_with_all_rows(checkp
     log.lead(2)
     load(second, log)
     early = second.take_reports()
-    second.appended(CLICKS, log.append((1, HOUR_MS, 11)))
+    tell(second, CLICKS, log.append((1, HOUR_MS, 11)))
     log.committed = log.log_end_offset
     late = second.take_reports()
     assert held(*before, *early, *late) == hours_of(log.expected())
@@ -167,13 +168,13 @@ def test_an_unclean_election_takes_nothing_back_of_the_many_hours_that_it_did_no
     log, second = replica_of(leader), counter(checkpoints)
     load(second, log)
     kept = leader.append(*((2, number * HOUR_MS, number) for number in range(HOURS_KEPT)))
-    first.appended(CLICKS, kept)
+    tell(first, CLICKS, kept)
     log.batches += kept
-    second.appended(CLICKS, kept)
+    tell(second, CLICKS, kept)
     log.committed = log.log_end_offset
     followed = [report for _ in range(FOLLOWER_ROUNDS) for report in second.take_reports()]
     second.published(followed)
-    first.appended(CLICKS, leader.append((1, HOUR_MS, 77)))  # late, and lost
+    tell(first, CLICKS, leader.append((1, HOUR_MS, 77)))  # late, and lost
     before = first.take_reports()
     log.lead(1)
     after = second.take_reports()
@@ -186,14 +187,14 @@ def test_an_unclean_election_takes_nothing_back_of_the_many_hours_that_it_did_no
 def test_a_replica_without_the_beginning_takes_nothing_back(checkpoints: PartitionCheckpoints) -> None:
     leader, first = Log(), counter(checkpoints)
     load(first, leader)
-    first.appended(CLICKS, leader.append((3, 0, 7), (2, 0, 8)))
+    tell(first, CLICKS, leader.append((3, 0, 7), (2, 0, 8)))
     before = first.take_reports()
     log, second = replica_of(leader, start=3), counter(checkpoints)
     del log.batches[0]
     load(second, log)
     log.committed = log.log_end_offset
     log.lead(1)
-    second.appended(CLICKS, log.append((1, HOUR_MS, 9)))
+    tell(second, CLICKS, log.append((1, HOUR_MS, 9)))
     log.committed = log.log_end_offset
     after = second.take_reports()
     assert only(after).positions["counted_from"].tolist() == [3]
@@ -216,7 +217,7 @@ class Cluster:
         self.leader = 0
 
     def append(self, shape: Any) -> None:
-        self.brokers[self.leader].appended(CLICKS, self.logs[self.leader].append(shape))
+        tell(self.brokers[self.leader], CLICKS, self.logs[self.leader].append(shape))
 
     def follow(self, number: Any) -> None:
         """One follower catches up: its tail of another epoch goes, then it copies all there is."""
@@ -229,7 +230,7 @@ class Cluster:
             self.brokers[number].truncated(CLICKS)
         log.batches += leader.batches[shared:]
         log.leader_epoch = leader.leader_epoch
-        self.brokers[number].appended(CLICKS, leader.batches[shared:])
+        tell(self.brokers[number], CLICKS, leader.batches[shared:])
         log.committed = min(leader.committed, log.log_end_offset)
 
     def commit(self) -> None:

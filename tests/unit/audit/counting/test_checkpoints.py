@@ -14,7 +14,18 @@ from pipeline.audit.events.report import OLDER
 from pipeline.log.files import DiskFiles
 from pipeline.records.batch_hashes import header_table
 from pipeline.records.tally import HOUR_MS, NOTHING, Counts
-from tests.support.counted_replicas import CLICKS, FIRST_TOPIC_ID, WINDOW_MS, Log, counter, header, load, only, rows_of
+from tests.support.counted_replicas import (
+    CLICKS,
+    FIRST_TOPIC_ID,
+    WINDOW_MS,
+    Log,
+    counter,
+    header,
+    load,
+    only,
+    rows_of,
+    tell,
+)
 
 
 @pytest.fixture
@@ -158,7 +169,7 @@ def test_a_checkpoint_of_version_2_goes_on(checkpoints: PartitionCheckpoints, pa
     assert (hour["has_sums"], hour["none"], hour["first_offset"], hour["last_offset"]) == (False, 2, -1, -1)
     broker = counter(checkpoints)
     load(broker, log)
-    broker.appended(CLICKS, log.append((4, HOUR_MS, 9)))
+    tell(broker, CLICKS, log.append((4, HOUR_MS, 9)))
     report = only(broker.take_reports())
     has_sums = {(int(row["start_ms"]), int(row["span_ms"])): bool(row["has_sums"]) for row in report.rows}
     assert has_sums == {

@@ -1,13 +1,16 @@
 """Counts that do not fit the bounds of a ledger: verdicts without them are not whole, and what happens now has one."""
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from random import Random
 
 import pytest
 
 from pipeline.audit.events.report import OLDER, CountReport
 from pipeline.audit.events.tiers import Tier
-from pipeline.audit.judgement.judge import Judge, Judgement
+from pipeline.audit.judgement.judge import DIFFERING, Judge, Judgement
 from pipeline.audit.judgement.verdicts import AuditedHour, MirroredTopic, Route, Status
 from pipeline.audit.ledger.hour_room import AHEAD_MS
 from pipeline.audit.ledger.ledger import Ledger
@@ -40,7 +43,15 @@ class Audit:
     def __init__(self, series: int = 10, pending_max_ms: int = HOUR_MS) -> None:
         limits = LedgerLimits(hours=10, series=series, rows=0, newest=0)
         self.ledger = Ledger(limits, settle_ms=GRACE_MS, shelf=MemoryShelf())
+        self._pending_max_ms = pending_max_ms
         self._judge = Judge(self.ledger, grace_ms=GRACE_MS, pending_max_ms=pending_max_ms)
+
+    def restarted(self) -> "Audit":
+        """Return an audit whose ledger is a copy, and whose judge knows no verdict yet."""
+        found = Audit(pending_max_ms=self._pending_max_ms)
+        found.ledger = pickle.loads(pickle.dumps(self.ledger))
+        found._judge = Judge(found.ledger, grace_ms=GRACE_MS, pending_max_ms=self._pending_max_ms)
+        return found
 
     def judged(self, reports: Sequence[CountReport], **changes: object) -> Judgement:
         """Return the judgement after these reports, too."""
@@ -121,6 +132,20 @@ def test_older_hours_that_producers_keep_apart_raise_no_alarm_once_the_audit_has
     assert older.status is Status.UNKNOWN
     (witness,) = older.missing_witnesses
     assert "no room any more" in witness.reason
+
+
+def test_older_hours_that_came_after_newer_ones_and_were_refused_raise_no_alarm() -> None:
+    audit = Audit()
+    for number in reversed(range(HOURS)):
+        audit.judged(way(number))
+    folded = []
+    for cluster, partition, border in (("east", EAST, 15), ("hub", HUB, 25)):
+        columns = {"until_ms": HOUR + border * HOUR_MS}
+        older = Amounts(records=10 * border, content=border * FULL.content, columns=columns)
+        folded.append(report(Tier.BROKER, cluster, partition, {OLDER: older}, created_ms=LATER_MS, end=400))
+    (verdict,) = audit.judged(folded).hours("clicks", OLDER, OLDER + 1)
+    assert verdict.status is Status.UNKNOWN
+    assert "no room any more" in verdict.missing_witnesses[0].reason
 
 
 def test_hours_that_lie_ahead_do_not_drive_out_those_that_are_over() -> None:
@@ -205,3 +230,29 @@ def test_a_counter_that_was_refused_names_no_topics_of_the_cluster_itself() -> N
     audit.judged([report(Tier.LOAD, "hub", TopicPartition("_audit", 0), {HOUR: FULL}, name="/lake")])
     assert audit.ledger.refused_ms == {}
     assert audit.ledger.refused == 1
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_in_any_order_no_hour_is_alarming_or_exact_without_reason(seed: int) -> None:
+    """Hours come in any order, are folded by brokers, and judged and saved in between; one of them may lack records."""
+    random = Random(seed)
+    lacking = random.choice([None, random.randrange(HOURS)])
+    reports = [each for number in range(HOURS) for each in way(number, lost=3 if number == lacking else 0)]
+    for cluster, partition in (("east", EAST), ("hub", HUB)):
+        for border in random.sample(range(1, HOURS), random.choice([0, 1, 2])):
+            lost = 3 if cluster == "hub" and lacking is not None and lacking < border else 0
+            columns = {"until_ms": HOUR + border * HOUR_MS}
+            older = Amounts(records=10 * border - lost, content=border * FULL.content, columns=columns)
+            reports.append(report(Tier.BROKER, cluster, partition, {OLDER: older}, created_ms=LATER_MS, end=400))
+    random.shuffle(reports)
+    audit = Audit(pending_max_ms=random.choice([HOUR_MS, PENDING_MAX_MS]))
+    cuts = [*sorted(random.sample(range(len(reports)), random.choice([0, 1, 2]))), len(reports)]
+    for start, end in pairwise([0, *cuts]):
+        found = audit.judged(reports[start:end])
+        if random.random() < 0.3:
+            audit = audit.restarted()
+    alarms = {each.hour_ms for each in found.hours("clicks", OLDER) if each.status in DIFFERING}
+    assert alarms <= (set() if lacking is None else {OLDER, HOUR + lacking * HOUR_MS})
+    if lacking is not None and lacking in by_hour(found):
+        assert by_hour(found)[lacking].status is not Status.EXACT
+        assert (complete_hours(found) or 0) <= lacking

@@ -242,10 +242,11 @@ class Ownership:
                     refused = await self._write_each(pending, releasing)
                     for claim in pending:
                         if claim not in refused:
-                            del self.claims[claim.topic_partition]
                             if (offset := offsets[claim]) is not None and not removes_offsets:
                                 self._observer.committed({claim.topic_partition: offset})
-                            self._observer.given_up((claim.topic_partition,))
+                            if self.claims.get(claim.topic_partition) is claim:  # else dropped meanwhile
+                                del self.claims[claim.topic_partition]
+                                self._observer.given_up((claim.topic_partition,))
                     self.drop([claim for claim in refused if not await self._is_kept(claim)])
                 if refused:
                     await trio.sleep(RETRY_S)

@@ -1,6 +1,6 @@
 """Claims, commits and releases: fences, lost answers, owners that remain, and offsets that others write."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -9,6 +9,7 @@ import trio
 
 from pipeline.client.connector.connector_znodes import ConsumerGroupPaths, GroupStream
 from pipeline.client.connector.ownership import Claimant, Claimed, Ownership
+from pipeline.coordination.interface import Operation
 from pipeline.errors import CoordinationLostError, NoNodeError
 from pipeline.model import TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
@@ -177,6 +178,22 @@ async def test_a_request_that_is_performed_after_the_session_removes_no_heir(
         assert zookeeper.before_request is None
         assert zookeeper.znodes.find(PATHS.owner(T0)).owner == heir.session_id
         assert a.claims == b.claims == {}
+
+
+async def test_a_claim_may_be_lost_while_its_release_is_performed(zookeeper: MemoryZooKeeper) -> None:
+    async with owning(zookeeper, "a") as (a, client):
+        await claim(a, "a", T0, T1)
+        released, kept = a.claims[T0], a.claims[T1]
+        perform = client.transaction
+
+        async def dropped_meanwhile(operations: Sequence[Operation]) -> None:
+            await perform(operations)
+            a.drop([released])  # by another task, as the session ends while the answer is under way
+
+        client.transaction = dropped_meanwhile  # type: ignore[method-assign]
+        await a.release({released: 9})
+        assert a.claims == {T1: kept}
+        assert stored(zookeeper, T0) == b"9"
 
 
 async def test_nothing_is_claimed_without_registration(zookeeper: MemoryZooKeeper) -> None:

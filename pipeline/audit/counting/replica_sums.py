@@ -4,8 +4,8 @@ Invariants: A of `counted_replica.py`, and:
 
 A. Headers of batches that are not committed are kept, at most about MAX_WAITING of all replicas. Of more, only sums are
    kept, by ranges of offsets; a range is counted once it is committed as a whole.
-B. A batch's latency is the time from its base timestamp, which is that of its first record, to its append to the
-   leader's log. So latencies err towards too long.
+B. A batch's latency is the time from its base timestamp, which is that of its first record, to the request by which it
+   is appended to the leader's log. So latencies err towards too long, but for the time that the request takes.
 """
 
 from collections.abc import Collection, Iterable

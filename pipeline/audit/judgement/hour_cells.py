@@ -11,7 +11,7 @@ from pipeline.audit.judgement.beginnings import began_late, behind_beginnings
 from pipeline.audit.judgement.cells import StageCells, better_rows, no_rows
 from pipeline.audit.judgement.comparison import Remark, code_of
 from pipeline.audit.judgement.edges import LIVE, REPLICA, Edge, HourStages, doubt_differences
-from pipeline.audit.judgement.older import NO_BORDER, borders_of, have_only_rows, rows_apart
+from pipeline.audit.judgement.older import NO_BORDER, borders_of, have_only_rows, lack_hours, rows_apart
 from pipeline.audit.judgement.verdicts import Stage, Status
 from pipeline.audit.judgement.words import Words
 from pipeline.audit.ledger.keys import Int64s
@@ -111,7 +111,7 @@ def compare_cells(words: Words, hour_ms: int, cells: Int64s) -> HourCells:
     counted = {LIVE: way.live, REPLICA: way.replica}
     begun = behind_beginnings(edges, {stage.tier: series for stage, series in counted.items()})
     torn = _torn_or_late(hour_ms, [live, *stages], counted)
-    forgotten = [*_forgotten(edges), *_without_room(edges, maker.borders, words.begin_ms)] if hour_ms == OLDER else []
+    forgotten = [*_forgotten(edges), *_without_room(edges, maker.borders)] if hour_ms == OLDER else []
     doubtful = [(stage, mask) for stage, mask in (*torn, *begun, *forgotten) if mask.any()]
     for edge in edges:
         doubt_differences(edge, doubtful)
@@ -156,16 +156,14 @@ def _forgotten(edges: Sequence[Edge]) -> list[tuple[StageCells, Mask]]:
     return found
 
 
-def _without_room(edges: Sequence[Edge], borders: Int64s, begin_ms: int) -> Iterator[tuple[StageCells, Mask]]:
+def _without_room(edges: Sequence[Edge], borders: Int64s) -> Iterator[tuple[StageCells, Mask]]:
     """Yield the stages that differ where rows of hours before their border are forgotten: those that end earlier."""
     stages = {stage.stage: stage for edge in edges for stage in (edge.before, edge.at)}
-    for stage in stages.values() if begin_ms > OLDER else ():
-        mine = [edge for edge in edges if stage.stage in (edge.before.stage, edge.at.stage)]
-        lacks = np.logical_or.reduce([edge.compared.codes != 0 for edge in mine])
-        for series in stage.series:
-            ends = np.full(len(borders), NO_BORDER) if series.key.tier.has_lives else borders_of(series, stage.cells)
-            lacks &= ends < np.minimum(borders, begin_ms)
-        yield stage, lacks
+    for stage in stages.values():
+        lacks = lack_hours(stage, borders)
+        if lacks.any():
+            mine = [edge for edge in edges if stage.stage in (edge.before.stage, edge.at.stage)]
+            yield stage, lacks & np.logical_or.reduce([edge.compared.codes != 0 for edge in mine])
 
 
 def _join_folded(words: Words, hour_ms: int, cells: Int64s, edges: Sequence[Edge]) -> None:

@@ -106,7 +106,7 @@ class Judge:
             self._verdicts.clear()
             self._left.clear()
             self._first_ms.clear()
-        changed = {self._ledger.topics.known(name) for name in changes.topics}
+        changed = touched.topics | {self._ledger.topics.known(name) for name in changes.topics}
         for topic in changed:
             self._first_ms.pop(topic, None)  # found again: rows of a replica may belong to no topic any more
         for hour_ms in hours:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.audit.events.report import OLDER, Rows
-from pipeline.audit.judgement.cells import newest_keys, no_rows, summed
+from pipeline.audit.judgement.cells import StageCells, newest_keys, no_rows, summed
 from pipeline.audit.ledger.keys import LIFE_BITS, Int64s, cells_of, each_once, topics_of_cells
 from pipeline.audit.ledger.ledger import Series
 from pipeline.audit.ledger.row_table import ABSENT, Mask
@@ -36,6 +36,19 @@ def borders_of(series: Series | None, cells: Int64s) -> Int64s:
     latest, known = np.maximum.reduceat(ends, starts), owners[starts]
     places = np.minimum(np.searchsorted(known, cells), len(known) - 1)
     return np.where(known[places] == cells, latest[places], borders)
+
+
+def lack_hours(stage: StageCells, borders: Int64s) -> Mask:
+    """True for each cell of which all series of a stage lack an hour before its border, and after their rows OLDER."""
+    lacks: Mask = np.full(len(borders), bool(stage.series))
+    topics = topics_of_cells(stage.cells)
+    for series in stage.series:
+        if not series.lacking_ms:
+            return np.zeros(len(borders), np.bool_)
+        lacking_ms = np.array([series.lacking_ms.get(topic, OLDER) for topic in topics.tolist()], np.int64)
+        ends = np.full(len(borders), NO_BORDER) if series.key.tier.has_lives else borders_of(series, stage.cells)
+        lacks &= ends < np.minimum(borders, lacking_ms)
+    return lacks
 
 
 def rows_before(series: Series | None, cells: Int64s, borders: Int64s, *, all_ids: bool = False) -> Rows:

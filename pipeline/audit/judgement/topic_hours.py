@@ -14,6 +14,7 @@ from pipeline.audit.judgement.findings import findings_of
 from pipeline.audit.judgement.hour_cells import HourCells
 from pipeline.audit.judgement.hour_verdicts import PlainTopics, Sums, TopicHour, WayStamp, distinct_sums, stage_order
 from pipeline.audit.judgement.missing_words import MissingWord, lost_word
+from pipeline.audit.judgement.older import lack_hours
 from pipeline.audit.judgement.sentences import records_text
 from pipeline.audit.judgement.times import iso_time
 from pipeline.audit.judgement.verdicts import NOT_OVER, Stage, Status, Witness
@@ -245,15 +246,15 @@ def _doubts(hour: HourCells, topic: int) -> list[MissingWord]:
                 is_lost=True,
             )
         )
-    forgotten = hour.hour_ms == OLDER and hour.words.begin_ms > OLDER
     for stage, mask in hour.doubtful:
+        no_room = hour.hour_ms == OLDER and mask[of_topic].any() and lack_hours(stage, hour.borders)[of_topic].any()
         for place in np.flatnonzero(mask[of_topic]).tolist():
             partition = hour.words.partition(int(stage.cells[of_topic.start + place]))
             found.append(
                 MissingWord(
                     witness=Witness(
                         name=f"counter of {partition} in {stage.cluster}",
-                        reason=_FORGOTTEN.get(stage.stage.tier, _NO_ROOM if forgotten else _LOST_CHECKPOINT),
+                        reason=_FORGOTTEN.get(stage.stage.tier, _NO_ROOM if no_room else _LOST_CHECKPOINT),
                         cluster=stage.cluster,
                         partition=partition,
                     ),

@@ -51,7 +51,6 @@ class Words:
         self._ledger = ledger
         self.way = way
         self.timing = timing
-        self.begin_ms = ledger.room.begin_ms
         """The ledger has forgotten hours before it."""
         self._unknown = [witness for witness in expectations.unknown if self._concerns(witness.cluster)]
         self.clocks = wrong_clocks(self._unknown)

@@ -31,7 +31,7 @@ class HourRoom:
         self._bound = bound
         self._hours: set[int] = set()
         self.begin_ms = OLDER
-        """Hours before it are forgotten, or were refused: none of them has room any more."""
+        """Hours before it are forgotten."""
 
     def place(self, hour_ms: int, newest_ms: int) -> Place:
         """Return the place of an hour, and take it. `newest_ms`: time of the newest report."""
@@ -43,11 +43,8 @@ class HourRoom:
         oldest_ms = None
         if len(self._hours) >= (self._bound // 2 if is_ahead else self._bound):
             oldest_ms = min(self._hours)
-            if is_ahead:
-                return Place(is_free=False, is_ahead=True)
-            if hour_ms < oldest_ms:
-                self.begin_ms = max(self.begin_ms, hour_ms + HOUR_MS)
-                return Place(is_free=False)
+            if is_ahead or hour_ms < oldest_ms:
+                return Place(is_free=False, is_ahead=is_ahead)
             self._hours.remove(oldest_ms)
             self.begin_ms = oldest_ms + HOUR_MS
         self._hours.add(hour_ms)

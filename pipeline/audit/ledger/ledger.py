@@ -12,7 +12,6 @@ E. Where rows are, in memory or on the shelf, changes no answer.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -43,6 +42,7 @@ from pipeline.audit.ledger.position_table import NEVER_MS, PositionTable
 from pipeline.audit.ledger.reported_rows import ReportedRows
 from pipeline.audit.ledger.row_table import BY_RECORDS, BY_REVISION, HOUR_ROW, WINDOW_ROW, RowTable
 from pipeline.audit.ledger.shelving import Shelf, TopicIndex
+from pipeline.audit.ledger.touched import Touched
 from pipeline.audit.ledger.void_rows import VoidRows
 from pipeline.records.tally import HOUR_MS
 
@@ -84,12 +84,20 @@ class Series:
         """By topic and hour: records that brokers counted after the hour was over, and the time of the last ones."""
         self.topics: set[int] = set()
         """Topics that were ever reported."""
+        self.lacking_ms: dict[int, int] = {}
+        """By topic: end of the latest hour whose rows were forgotten, or refused, as there was no room any more."""
         self.index: TopicIndex | None = None
         """Topics of the rows that were shelved last."""
 
     def newest_id(self, topic: int) -> int:
         """Return the number of the id of the newest topic of this name; 0 if there is none."""
         return int(self.newest_ids[topic]) if topic < len(self.newest_ids) else 0
+
+    def lack(self, topic: int, hour_ms: int) -> bool:
+        """Note that there is no room for rows of an hour; return True if no later hour of the topic lacks any."""
+        known_ms = self.lacking_ms.get(topic, OLDER)
+        self.lacking_ms[topic] = max(known_ms, hour_ms + HOUR_MS)
+        return hour_ms + HOUR_MS > known_ms
 
     def name(self, topic: int, number: int, created_ms: int) -> bool:
         """Take in that a topic of an id was reported; return True if the id was not known before."""
@@ -104,13 +112,6 @@ class Series:
         if (ids[number], number) >= (ids.get(newest, -1), newest):
             self.newest_ids[topic] = number
         return is_new
-
-
-@dataclass(slots=True)
-class Touched:
-    """Topics by hour whose rows changed since the ledger was last asked."""
-
-    hours: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
 
 
 class Ledger:
@@ -268,11 +269,13 @@ class Ledger:
             named_ms = self.first_named_ms.get(number, report.created_ms)
             self.first_named_ms[number] = min(named_ms, report.created_ms)
             series.window_ms[number] = report.window_ms
-            if number not in series.topics:
-                series.topics.add(number)
-                self.shape += 1
+            is_new = number not in series.topics
+            series.topics.add(number)
             if not series.key.tier.has_lives:
-                self.shape += series.name(number, life, report.created_ms)
+                is_new |= series.name(number, life, report.created_ms)
+            if is_new:
+                self.shape += 1
+                self.touched.topics.add(number)
         return topics, lives
 
     def _take_life(self, report: CountReport, key: SeriesKey) -> int:
@@ -437,8 +440,11 @@ class Ledger:
                 self._forget_hour(place.forgotten_ms)
             if not place.is_free:
                 self.refused += len(keys)
-                for topic in each_once(topics_of_cells(cells_of(keys))).tolist() if place.is_ahead else ():
-                    self._note_lack(topic, start)
+                for topic in each_once(topics_of_cells(cells_of(keys))).tolist():
+                    if place.is_ahead:
+                        self._note_lack(topic, start)
+                    elif series.lack(topic, start):
+                        self.touched.hours[OLDER].add(topic)
                 return
             newest = max(series.hours, default=start)
             room = len(series.hours[newest]) if newest < start else 0
@@ -454,6 +460,8 @@ class Ledger:
         for series in self.series.values():
             table = series.hours.pop(hour_ms, None)
             if table is not None:
+                lacking = {topic for topic in table.topics() if series.lack(topic, hour_ms)}
+                self.touched.hours[OLDER] |= lacking  # their rows of older hours are judged with that in mind
                 table.discard()
             series.void.forget(hour_ms)
             series.late = {key: late for key, late in series.late.items() if key[1] != hour_ms}

@@ -161,6 +161,12 @@ class RowTable:
         parts = [self._keys[start:end] for start, end in zip(low.tolist(), high.tolist(), strict=True) if end > start]
         return np.concatenate(parts) if parts else self._keys[:0]
 
+    def topics(self) -> list[int]:
+        """Return the topics that have rows."""
+        shelved = self._shelved
+        topics = each_once(topics_of_cells(cells_of(self._keys))) if shelved is None else shelved.index.topics
+        return list(map(int, topics))
+
     def rows_at(self, indexes: Int64s) -> Rows:
         """Return the rows of the keys at these indexes of `keys`."""
         self._bring_back()

@@ -33,6 +33,7 @@ from tests.support.audited_way import (
 from tests.support.memory_shelf import MemoryShelf
 
 HOURS = 30
+OTHER = TopicPartition("other", 0)
 LATER_MS = HOUR + (HOURS + 2) * HOUR_MS
 READ = {"east": LATER_MS, "hub": LATER_MS}
 
@@ -138,14 +139,32 @@ def test_older_hours_that_came_after_newer_ones_and_were_refused_raise_no_alarm(
     audit = Audit()
     for number in reversed(range(HOURS)):
         audit.judged(way(number))
-    folded = []
-    for cluster, partition, border in (("east", EAST, 15), ("hub", HUB, 25)):
-        columns = {"until_ms": HOUR + border * HOUR_MS}
-        older = Amounts(records=10 * border, content=border * FULL.content, columns=columns)
-        folded.append(report(Tier.BROKER, cluster, partition, {OLDER: older}, created_ms=LATER_MS, end=400))
-    (verdict,) = audit.judged(folded).hours("clicks", OLDER, OLDER + 1)
+    found = audit.judged([folded("east", EAST, 15), folded("hub", HUB, 25)])
+    (verdict,) = found.hours("clicks", OLDER, OLDER + 1)
     assert verdict.status is Status.UNKNOWN
     assert "no room any more" in verdict.missing_witnesses[0].reason
+
+
+def folded(cluster: str, partition: TopicPartition, border: int, lost: int = 0) -> CountReport:
+    """Report of a broker that keeps hours before the border no longer apart."""
+    columns = {"until_ms": HOUR + border * HOUR_MS}
+    older = Amounts(records=10 * border - lost, content=border * FULL.content, columns=columns)
+    return report(Tier.BROKER, cluster, partition, {OLDER: older}, created_ms=LATER_MS, end=400)
+
+
+@pytest.mark.parametrize("tier", [Tier.BROKER, Tier.LOAD])
+def test_a_row_of_an_old_hour_that_is_refused_hides_no_difference_of_other_counters(tier: Tier) -> None:
+    audit = Audit()
+    for number in range(HOURS - 10, HOURS):
+        audit.judged(way(number))
+    reports = [folded("east", EAST, 25), folded("hub", HUB, 10)]  # of the hours between the hub has nothing
+    (verdict,) = audit.judged(reports).hours("clicks", OLDER, OLDER + 1)
+    assert verdict.status is Status.MISSING
+    topic = OTHER if tier is Tier.BROKER else HUB
+    stray = report(tier, "hub", topic, {HOUR + 12 * HOUR_MS: Amounts(records=1)}, created_ms=LATER_MS)
+    (verdict,) = audit.judged([stray]).hours("clicks", OLDER, OLDER + 1)
+    assert audit.ledger.refused == 1
+    assert verdict.status is Status.MISSING
 
 
 def test_hours_that_lie_ahead_do_not_drive_out_those_that_are_over() -> None:
@@ -188,9 +207,6 @@ def test_an_hour_is_not_exact_without_a_counter_of_its_replica_of_another_name()
     assert by_hour(audit.judged([*live, at_hub], **expected))[0].status is Status.EXACT
     load = report(Tier.LOAD, "hub", replica, {HOUR: Amounts(records=2)}, name="/lake")
     assert by_hour(audit.judged([load], **expected))[0].status is Status.UNKNOWN
-
-
-OTHER = TopicPartition("other", 0)
 
 
 def test_a_counter_that_was_refused_before_its_topic_was_named_is_missed_all_the_same() -> None:
@@ -241,9 +257,7 @@ def test_in_any_order_no_hour_is_alarming_or_exact_without_reason(seed: int) -> 
     for cluster, partition in (("east", EAST), ("hub", HUB)):
         for border in random.sample(range(1, HOURS), random.choice([0, 1, 2])):
             lost = 3 if cluster == "hub" and lacking is not None and lacking < border else 0
-            columns = {"until_ms": HOUR + border * HOUR_MS}
-            older = Amounts(records=10 * border - lost, content=border * FULL.content, columns=columns)
-            reports.append(report(Tier.BROKER, cluster, partition, {OLDER: older}, created_ms=LATER_MS, end=400))
+            reports.append(folded(cluster, partition, border, lost))
     random.shuffle(reports)
     audit = Audit(pending_max_ms=random.choice([HOUR_MS, PENDING_MAX_MS]))
     cuts = [*sorted(random.sample(range(len(reports)), random.choice([0, 1, 2]))), len(reports)]

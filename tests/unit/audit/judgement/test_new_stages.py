@@ -1,0 +1,103 @@
+"""Stages that appear later: a judge that goes on sees them in all hours of their topics, as a new one does."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pipeline.audit.events.report import CountReport
+from pipeline.audit.events.tiers import Tier
+from pipeline.audit.judgement.judge import Judge, Judgement
+from pipeline.audit.judgement.verdicts import Expectations, Route, Status
+from pipeline.audit.ledger.ledger import Ledger
+from pipeline.model import TopicPartition
+from pipeline.records.tally import HOUR_MS
+from tests.support.audited_way import EAST, EXPECTED, FULL, GRACE_MS, HOUR, HUB, Amounts, WholeWay, report, signs
+
+HOURS = 4
+LATER_MS = HOUR + 10 * HOUR_MS
+READ = {"east": LATER_MS, "hub": LATER_MS}
+LAST = HOUR + (HOURS - 1) * HOUR_MS
+
+
+class Audit:
+    """A ledger, a judge that goes on, and new ones."""
+
+    def __init__(self, expected: Expectations) -> None:
+        self.expected = replace(expected, read_to_ms=READ)
+        self.ledger = Ledger(settle_ms=GRACE_MS)
+        self._judge = self._new_judge()
+
+    def _new_judge(self) -> Judge:
+        return Judge(self.ledger, grace_ms=GRACE_MS, pending_max_ms=HOUR_MS)
+
+    def judged(self, reports: Sequence[CountReport]) -> list[Status]:
+        """Return the verdicts after these reports, too, by hour: equal to those of a new judge."""
+        for one in (*reports, *signs(LATER_MS)):
+            self.ledger.apply(one)
+        found = self._judge.judge(self.expected, LATER_MS)
+        assert told(found) == told(self._new_judge().judge(self.expected, LATER_MS))
+        return [status for _, status in told(found)]
+
+
+def told(judgement: Judgement) -> list[tuple[int, Status]]:
+    return [((each.hour_ms - HOUR) // HOUR_MS, each.status) for each in judgement.hours("clicks")]
+
+
+def way(number: int) -> list[CountReport]:
+    """Reports of an hour from the producer to the replica."""
+    whole, in_time = Amounts(first=100 + 10 * number), {"created_ms": HOUR + (number + 1) * HOUR_MS + GRACE_MS // 2}
+    return WholeWay(
+        produced=whole,
+        live=whole,
+        replica=whole,
+        loaded=None,
+        hour_ms=HOUR + number * HOUR_MS,
+        live_options=in_time,
+        producer_options={"revision": number + 1, **in_time},
+        replica_options={"end": 110 + 10 * number, **in_time},
+    ).reports()
+
+
+@pytest.mark.parametrize(
+    ("tier", "cluster", "partition", "options"),
+    [
+        (Tier.LOAD, "hub", HUB, {"name": "/lake"}),
+        (Tier.GROUP, "east", EAST, {"name": "billing", "instance": "m1"}),
+        (Tier.MIRROR, "east", EAST, {}),
+        (Tier.PRODUCER, "east", EAST, {"instance": "p2", "revision": 1}),
+    ],
+)
+def test_a_stage_that_appears_has_all_hours_of_its_topics_judged_again(
+    tier: Tier, cluster: str, partition: TopicPartition, options: dict[str, object]
+) -> None:
+    audit = Audit(EXPECTED)
+    assert audit.judged([each for number in range(HOURS) for each in way(number)]) == [Status.EXACT] * HOURS
+    rows = {LAST: Amounts(first=100 + 10 * (HOURS - 1))}
+    found = audit.judged([report(tier, cluster, partition, rows, created_ms=LATER_MS, **options)])  # type: ignore[arg-type]
+    if tier in (Tier.LOAD, Tier.GROUP):
+        assert found == [Status.PENDING] * (HOURS - 1) + [Status.EXACT]
+
+
+def test_a_producer_that_appears_where_none_was_has_all_hours_judged_again() -> None:
+    audit = Audit(EXPECTED)
+    foreign = [each for number in range(HOURS) for each in way(number) if each.counter.tier is not Tier.PRODUCER]
+    audit.judged(foreign)
+    audit.judged([report(Tier.PRODUCER, "east", EAST, {LAST: FULL}, instance="p1", revision=1, created_ms=LATER_MS)])
+
+
+def test_an_id_of_a_topic_that_makes_a_route_valid_has_all_its_hours_judged_again() -> None:
+    replica = TopicPartition("east.clicks", 0)
+    route = Route(cluster="east", source=EAST, replica=replica, topic_id="new")
+    partitions = {("east", "clicks"): 1, ("hub", replica.topic): 1}
+    audit = Audit(replace(EXPECTED, partitions=partitions, mirrored=[], routes=[route]))
+    copied = {HOUR + number * HOUR_MS: FULL for number in range(3)}
+    audit.judged(
+        [
+            report(Tier.BROKER, "east", EAST, {HOUR + 2 * HOUR_MS: FULL}, topic_id="old", created_ms=LATER_MS - 9),
+            report(Tier.BROKER, "hub", replica, copied, created_ms=LATER_MS - 8),
+            report(Tier.BROKER, "east", TopicPartition("other", 0), {HOUR: FULL}, created_ms=LATER_MS - 8),
+        ]
+    )
+    newest = report(Tier.BROKER, "east", EAST, {HOUR + HOUR_MS: FULL}, topic_id="new", created_ms=LATER_MS - 5)
+    assert len(audit.judged([newest])) == 3

@@ -359,9 +359,10 @@ class Ledger:
             positions = positions[chosen]
         epochs, ends = positions["leader_epoch"].astype(np.int64), positions["end_offset"]
         void = series.claims.are_void(keys, epochs, ends)
-        process = self.processes.number(report.process)
         series.positions.reached(keys[~void], ends[~void], epochs[~void], report.created_ms)
-        series.positions.take(keys, positions, process, report.created_ms)
+        series.positions.take(keys, positions, self.processes.number(report.process), report.created_ms)
+        if series.key.tier is Tier.STORED:  # hours that were read back, and found to be gone, have no rows
+            self.touched.topics.update(topics_of_cells(cells_of(keys)).tolist())
 
     def _take_rows(self, series: Series, reported: ReportedRows, *, known_ms: int, is_final: bool) -> None:
         fits = reported.are_fit()
@@ -460,8 +461,7 @@ class Ledger:
         for series in self.series.values():
             table = series.hours.pop(hour_ms, None)
             if table is not None:
-                lacking = {topic for topic in table.topics() if series.lack(topic, hour_ms)}
-                self.touched.hours[OLDER] |= lacking  # their rows of older hours are judged with that in mind
+                self.touched.hours[OLDER].update(topic for topic in table.topics() if series.lack(topic, hour_ms))
                 table.discard()
             series.void.forget(hour_ms)
             series.late = {key: late for key, late in series.late.items() if key[1] != hour_ms}

@@ -79,6 +79,20 @@ def test_a_stage_that_appears_has_all_hours_of_its_topics_judged_again(
         assert found == [Status.PENDING] * (HOURS - 1) + [Status.EXACT]
 
 
+def test_an_hour_whose_files_are_gone_is_not_exact_any_more_once_files_were_read_back_beyond_it() -> None:
+    audit = Audit(EXPECTED)
+    rows = {HOUR + number * HOUR_MS: Amounts(first=100 + 10 * number) for number in range(HOURS)}
+    ends = {HOUR + number * HOUR_MS: 110 + 10 * number for number in range(HOURS)}
+
+    def held(tier: Tier, *hours: int) -> CountReport:
+        mine = {HOUR + number * HOUR_MS: rows[HOUR + number * HOUR_MS] for number in hours}
+        return report(tier, "hub", HUB, mine, name="/lake", end=ends[max(mine)], created_ms=LATER_MS)
+
+    reports = [each for number in range(HOURS) for each in way(number)]
+    assert audit.judged([*reports, held(Tier.LOAD, 0, 1, 2, 3), held(Tier.STORED, 0, 1)]) == [Status.EXACT] * HOURS
+    assert audit.judged([held(Tier.STORED, 0, 1, 3)])[2] is Status.PENDING
+
+
 def test_a_producer_that_appears_where_none_was_has_all_hours_judged_again() -> None:
     audit = Audit(EXPECTED)
     foreign = [each for number in range(HOURS) for each in way(number) if each.counter.tier is not Tier.PRODUCER]

@@ -8,7 +8,7 @@ not read, metadata): that is in the stamp of the way, which is renewed without t
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,10 @@ Sums = tuple[int, int, int, int]
 _TIER_ORDER = ("produced", "live", "mirrored", "replica", "consumed", "loaded", "stored")
 
 
+FOLDED: Final = "a counter keeps the hour no longer apart; with all older hours stages are equal"
+"""Words of a basis: verdicts that rest on it may change with any older hour."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicHour:
     """Verdict on one topic and hour."""
@@ -32,6 +36,11 @@ class TopicHour:
     findings: Sequence[Finding] = ()
     rests_on: Sequence[str] = ()
     missing: Sequence[Witness] = ()
+
+    @property
+    def is_folded(self) -> bool:
+        """True if the verdict rests on older hours, too."""
+        return any(FOLDED in text for text in self.rests_on)
 
 
 def stage_order(stage: Stage) -> tuple[int, str]:

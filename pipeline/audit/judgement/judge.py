@@ -14,6 +14,7 @@ from pipeline.audit.judgement.deleted_topics import kept
 from pipeline.audit.judgement.hour_cells import HourCells, compare_hour
 from pipeline.audit.judgement.hour_verdicts import HourVerdicts, PlainTopics, TopicHour, joined_verdict, stage_order
 from pipeline.audit.judgement.leader_words import Timing
+from pipeline.audit.judgement.missing_words import MissingWord
 from pipeline.audit.judgement.topic_hours import judge_topics, judge_without_rows, plain_without_rows, stamp_of
 from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, Finding, Stage, Status, Watermark
 from pipeline.audit.judgement.watermarks import HoursLeft, watermarks_of
@@ -67,6 +68,10 @@ class Judge:
         self._expectations: Expectations | None = None
         self._ways: Sequence[Way] = ()
         self._ways_of: object = None
+        self._lacked: Sequence[Sequence[MissingWord]] = ()
+        """Words that all topics lacked, by way."""
+        self._loads: object = None
+        """Loads of the ways, and what each is made of."""
         self._before: Mapping[int, HourVerdicts] = {}
         """Verdicts of the judgement before, while hours are judged."""
         self._sources: dict[int, set[int]] = {}
@@ -91,6 +96,12 @@ class Judge:
         basis = (*_of_ways(expectations), self._ledger.shape)
         if basis != self._ways_of:
             self._ways = ways_of(self._ledger, expectations)
+            loads = [
+                [(end.name, [each.key for each in end.series], end.stored is None) for end in way.loads]
+                for way in self._ways
+            ]
+            if loads != self._loads:  # loads without names, of version 2, are those of all topics
+                self._loads, self._expectations = loads, None
             self._ways_of = (*_of_ways(expectations), self._ledger.shape)  # ways number the topics of routes
             self._sources = _renamed(self._ways)
         return self._ways
@@ -100,6 +111,7 @@ class Judge:
         changes = changes_between(self._expectations, expectations)
         self._expectations = expectations
         self._before = dict(self._verdicts)
+        lacked = [each.lacked_by_all() for each in words]
         hours = self._ledger.hours()
         self._forget(self._verdicts.keys() - set(hours))
         if changes.everything:
@@ -109,22 +121,26 @@ class Judge:
         changed = touched.topics | {self._ledger.topics.known(name) for name in changes.topics}
         for topic in changed:
             self._first_ms.pop(topic, None)  # found again: rows of a replica may belong to no topic any more
+        folded_ms = self._ledger.folded_to_ms
+        older = (topics for at_ms, topics in touched.hours.items() if at_ms < folded_ms)
+        folded = self._with_sources(set().union(*older))
         for hour_ms in hours:
             known = self._verdicts.get(hour_ms)
             if not known:
                 self._judge_hour(words, hour_ms, None)
                 continue
             again = changed | set(touched.hours.get(hour_ms, ()))
-            end_ms = self._ledger.folded_to_ms if hour_ms == OLDER else hour_ms + HOUR_MS
+            end_ms = folded_ms if hour_ms == OLDER else hour_ms + HOUR_MS
             lacking = set().union(*(_lacking_words(each, hour_ms, end_ms) for each in words))
             if lacking:
                 again |= known.topics() if -1 in lacking else known.topics() & self._with_sources(lacking)
             again = self._with_sources(again)
             if hour_ms == OLDER:
-                folded = (topics for at_ms, topics in touched.hours.items() if at_ms < self._ledger.folded_to_ms)
-                again |= known.topics() & set().union(*folded)
+                again |= known.topics() & folded
+            elif hour_ms < folded_ms:
+                again |= {topic for topic in known.others.keys() & folded if known.others[topic].is_folded}
             again |= self._left[hour_ms].unsettled
-            if changes.witnesses:
+            if changes.witnesses or lacked != self._lacked:
                 again |= known.others.keys()
             for plain in known.unread():
                 if words[plain.way].is_read(hour_ms + HOUR_MS, is_mirrored=plain.is_mirrored):
@@ -133,6 +149,7 @@ class Judge:
                 self._judge_hour(words, hour_ms, again)
             else:
                 self._stamp(words, hour_ms, known)
+        self._lacked = lacked
         self._before = {}  # if all was judged again, they are a month of verdicts that nobody needs
 
     def _forget(self, hours: Iterable[int]) -> None:

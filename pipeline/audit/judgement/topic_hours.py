@@ -12,7 +12,15 @@ from pipeline.audit.judgement.deleted_topics import deletion_note, name_of_delet
 from pipeline.audit.judgement.edges import LIVE
 from pipeline.audit.judgement.findings import findings_of
 from pipeline.audit.judgement.hour_cells import HourCells
-from pipeline.audit.judgement.hour_verdicts import PlainTopics, Sums, TopicHour, WayStamp, distinct_sums, stage_order
+from pipeline.audit.judgement.hour_verdicts import (
+    FOLDED,
+    PlainTopics,
+    Sums,
+    TopicHour,
+    WayStamp,
+    distinct_sums,
+    stage_order,
+)
 from pipeline.audit.judgement.missing_words import MissingWord, lost_word
 from pipeline.audit.judgement.older import lack_hours
 from pipeline.audit.judgement.sentences import records_text
@@ -384,7 +392,7 @@ class _Basis:
             foreign = _foreign(hour, topic)
             found.append(f"{cluster}: {records_text(foreign)} of producers that do not count, as the brokers have them")
         if Remark.FOLDED in told:
-            found.append(f"{cluster}: a counter keeps the hour no longer apart; with all older hours stages are equal")
+            found.append(f"{cluster}: {FOLDED}")
         if Remark.EDGE in told:
             found.append(f"{cluster}: records counted one by one; with the neighbouring hours there are as many in all")
         if Remark.STAMPED in told:

@@ -209,7 +209,11 @@ class Words:
         name = self._ledger.topics.names[topic]
         found += [
             (NEVER_MS if witness.since_ms is None else witness.since_ms, str(witness))
-            for witness in (*self._unknown, *self._refused.get(topic, ()), *(word.witness for word in self._unheard()))
+            for witness in (
+                *self._unknown,
+                *self._refused.get(topic, ()),
+                *(word.witness for word in self.lacked_by_all()),
+            )
             if witness.topic in (None, name)
         ]
         return found
@@ -235,7 +239,7 @@ class Words:
         if self._closed_ms.get(topic, end_ms) < end_ms or topic in self._silent or -1 in self._silent:
             found += self._producers(topic, hour_ms, end_ms)
         found += _lost_counts(self, topic, hour_ms)
-        return found + self._unheard()
+        return found + self.lacked_by_all()
 
     def missing_to_all(self, hour_ms: int, end_ms: int, *, is_mirrored: bool) -> list[MissingWord]:
         """Return whose word is missing for an hour of all topics that are mirrored, or not."""
@@ -245,7 +249,7 @@ class Words:
             if witness.topic is None and (witness.since_ms is None or end_ms > witness.since_ms)
         ]
         found += [MissingWord(witness=loss.witness, is_lost=True) for loss in self._losses if hour_ms < loss.before_ms]
-        return found + self._unread_of(end_ms, is_mirrored=is_mirrored) + self._unheard()
+        return found + self._unread_of(end_ms, is_mirrored=is_mirrored) + self.lacked_by_all()
 
     def is_read(self, end_ms: int, *, is_mirrored: bool) -> bool:
         """True if the audit topics that topics need were read beyond an hour."""
@@ -286,7 +290,7 @@ class Words:
         """
         return self.reopened(hour_ms, end_ms) | self._silent
 
-    def _unheard(self) -> list[MissingWord]:
+    def lacked_by_all(self) -> list[MissingWord]:
         """Return what no topic of the way can do without."""
         found = []
         if not self.way.has_metadata:

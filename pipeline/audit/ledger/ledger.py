@@ -100,17 +100,16 @@ class Series:
         return hour_ms + HOUR_MS > known_ms
 
     def name(self, topic: int, number: int, created_ms: int) -> bool:
-        """Take in that a topic of an id was reported; return True if the id was not known before."""
+        """Take in that a topic of an id was reported; return True if the id was not known before, or not the newest."""
         ids = self.named_ms[topic]
         is_new = number not in ids
         ids[number] = max(ids.get(number, 0), created_ms)
         if topic >= len(self.newest_ids):
-            grown = np.zeros(max(topic + 1, 2 * len(self.newest_ids)), np.int64)
-            grown[: len(self.newest_ids)] = self.newest_ids
-            self.newest_ids = grown
+            self.newest_ids = np.append(self.newest_ids, np.zeros(max(topic + 1, len(self.newest_ids)), np.int64))
         newest = int(self.newest_ids[topic])
         if (ids[number], number) >= (ids.get(newest, -1), newest):
             self.newest_ids[topic] = number
+            is_new |= number != newest
         return is_new
 
 
@@ -360,9 +359,10 @@ class Ledger:
         epochs, ends = positions["leader_epoch"].astype(np.int64), positions["end_offset"]
         void = series.claims.are_void(keys, epochs, ends)
         series.positions.reached(keys[~void], ends[~void], epochs[~void], report.created_ms)
-        series.positions.take(keys, positions, self.processes.number(report.process), report.created_ms)
-        if series.key.tier is Tier.STORED:  # hours that were read back, and found to be gone, have no rows
-            self.touched.topics.update(topics_of_cells(cells_of(keys)).tolist())
+        begun = series.positions.take(keys, positions, self.processes.number(report.process), report.created_ms)
+        # Hours that were read back, and found to be gone, have no rows. Of mirrors it does not matter where they begin.
+        again = {Tier.STORED: keys, Tier.MIRROR: keys[:0]}.get(series.key.tier, begun)
+        self.touched.topics.update(topics_of_cells(cells_of(again)).tolist())
 
     def _take_rows(self, series: Series, reported: ReportedRows, *, known_ms: int, is_final: bool) -> None:
         fits = reported.are_fit()

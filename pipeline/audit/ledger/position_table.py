@@ -90,8 +90,11 @@ class PositionTable:
         known["end_offset"] = np.maximum(known["end_offset"], ends)
         self.progress[places] = known
 
-    def take(self, keys: Int64s, positions: Rows, process: int, created_ms: int) -> None:
-        """Take in positions (dtype POSITION; keys sorted, each once) of a process. Void ones count as reports alone."""
+    def take(self, keys: Int64s, positions: Rows, process: int, created_ms: int) -> Int64s:
+        """Take in positions (dtype POSITION; keys sorted, each once) of a process. Void ones count as reports alone.
+
+        Return the keys of which the process is found to have begun elsewhere.
+        """
         places = self.places(keys)
         known = self.progress[places]
         epochs = positions["leader_epoch"]
@@ -109,17 +112,21 @@ class PositionTable:
         known["leader_ms"] = np.where(leads | left, created_ms, known["leader_ms"])
         known["led_to_ms"] = np.where(leads, created_ms, known["led_to_ms"])
         self.progress[places] = known
-        self._begin(keys, positions, process, created_ms)
+        return self._begin(keys, positions, process, created_ms)
 
-    def _begin(self, keys: Int64s, positions: Rows, process: int, created_ms: int) -> None:
+    def _begin(self, keys: Int64s, positions: Rows, process: int, created_ms: int) -> Int64s:
         began = self._counted_from.setdefault(process, {})
         counted_from = positions["counted_from"]
+        changed: list[int] = []
         if not began and not counted_from.any():
-            return
+            return np.array(changed, np.int64)
         for key, start in zip(keys.tolist(), counted_from.tolist(), strict=True):
             known_ms, known = began.get(key, (NEVER_MS, 0))
             if (created_ms, start) > (known_ms, known) and (start > 0 or key in began):
                 began[key] = (created_ms, start)
+                if start != known:
+                    changed.append(key)
+        return np.array(changed, np.int64)
 
     def counted_from(self, process: int, keys: Int64s) -> Int64s:
         """Return for each key the offset from which this process counted every batch."""

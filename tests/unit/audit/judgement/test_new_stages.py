@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.audit.events.report import CountReport
+from pipeline.audit.events.report import OLDER, CountReport
 from pipeline.audit.events.tiers import Tier
 from pipeline.audit.judgement.judge import Judge, Judgement
-from pipeline.audit.judgement.verdicts import Expectations, Route, Status
+from pipeline.audit.judgement.verdicts import Expectations, MirroredTopic, Route, Status
 from pipeline.audit.ledger.ledger import Ledger
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
@@ -115,3 +115,101 @@ def test_an_id_of_a_topic_that_makes_a_route_valid_has_all_its_hours_judged_agai
     )
     newest = report(Tier.BROKER, "east", EAST, {HOUR + HOUR_MS: FULL}, topic_id="new", created_ms=LATER_MS - 5)
     assert len(audit.judged([newest])) == 3
+
+
+def test_an_older_id_of_a_topic_that_is_reported_again_has_all_its_hours_judged_again() -> None:
+    audit = Audit(EXPECTED)
+    reports = [each for number in range(HOURS) for each in way(number) if each.counter.cluster != "hub"]
+    hub = [report(Tier.BROKER, "hub", HUB, {}, topic_id="old", created_ms=HOUR)]
+    for number in range(HOURS):
+        row = {HOUR + number * HOUR_MS: Amounts(first=100 + 10 * number)}
+        end, in_time = 110 + 10 * number, HOUR + (number + 1) * HOUR_MS
+        hub.append(report(Tier.BROKER, "hub", HUB, row, topic_id="new", end=end, created_ms=in_time))
+    assert audit.judged([*reports, *hub]) == [Status.EXACT] * HOURS
+    assert Status.EXACT not in audit.judged([report(Tier.BROKER, "hub", HUB, {}, topic_id="old", created_ms=LATER_MS)])
+
+
+@pytest.mark.parametrize(("cluster", "partition"), [("east", EAST), ("hub", HUB)])
+def test_a_counter_that_is_found_to_have_begun_later_has_all_hours_judged_again(
+    cluster: str, partition: TopicPartition
+) -> None:
+    audit = Audit(EXPECTED)
+    assert audit.judged(way(0)) == [Status.EXACT]
+    begun = report(Tier.BROKER, cluster, partition, {}, end=200, counted_from=105, created_ms=LATER_MS)
+    assert audit.judged([begun]) == [Status.UNKNOWN]
+
+
+def test_a_member_of_a_group_that_began_in_what_was_counted_has_all_hours_judged_again() -> None:
+    """Records were counted one by one, and cross the edge of an hour."""
+    audit = Audit(EXPECTED)
+    unmarked = {"marked_records": 0, "marked_sum": 0}
+    one_by_one = {**unmarked, "by_record": True, "has_sums": False}
+    in_time = HOUR + 2 * HOUR_MS + GRACE_MS
+    kept = {HOUR: Amounts(columns=unmarked), HOUR + HOUR_MS: Amounts(first=110, columns=unmarked)}
+    read = {
+        HOUR: Amounts(records=8, content=0, columns=one_by_one),
+        HOUR + HOUR_MS: Amounts(first=108, records=12, content=0, columns=one_by_one),
+    }
+    found = audit.judged(
+        [
+            report(Tier.BROKER, "east", EAST, kept, end=120, created_ms=in_time),
+            report(Tier.BROKER, "hub", HUB, kept, end=120, created_ms=in_time),
+            report(
+                Tier.GROUP, "east", EAST, read, name="g", instance="m1", end=120, counted_from=100, created_ms=in_time
+            ),
+        ]
+    )
+    assert found == [Status.EXACT] * 2
+    overlap = report(
+        Tier.GROUP, "east", EAST, {}, name="g", instance="m2", end=115, counted_from=105, created_ms=in_time
+    )
+    assert audit.judged([overlap]) == [Status.UNKNOWN] * 2
+
+
+def test_an_hour_that_is_equal_with_all_older_ones_is_judged_again_with_each_of_them() -> None:
+    audit = Audit(EXPECTED)
+    produced = {HOUR + number * HOUR_MS: Amounts(first=100 + 10 * number, content=1_000) for number in range(3)}
+    columns = {"until_ms": HOUR + 2 * HOUR_MS}
+    for cluster, partition in (("east", EAST), ("hub", HUB)):
+        rows = {
+            OLDER: Amounts(records=20, content=2_000, columns=columns),
+            HOUR + 2 * HOUR_MS: Amounts(first=120, content=1_000),
+        }
+        audit.judged([report(Tier.BROKER, cluster, partition, rows, end=200, created_ms=HOUR + 3 * HOUR_MS)])
+    found = audit.judged(
+        [report(Tier.PRODUCER, "east", EAST, produced, instance="p1", revision=1, created_ms=HOUR + 3 * HOUR_MS)]
+    )
+    assert found[1:] == [Status.EXACT] * 3
+    more = {HOUR + HOUR_MS: Amounts(first=110, records=16, content=7_777)}
+    found = audit.judged(
+        [report(Tier.PRODUCER, "east", EAST, more, instance="p1", revision=2, created_ms=HOUR + 4 * HOUR_MS)]
+    )
+    assert found[1] is Status.UNKNOWN
+
+
+def test_loads_without_names_that_are_several_ones_now_have_all_hours_judged_again() -> None:
+    audit = Audit(EXPECTED)
+    first, others = {HOUR: FULL}, {LAST: Amounts(first=130)}
+    loads = [report(Tier.LOAD, "hub", HUB, first, name="", end=110, created_ms=HOUR + 2 * HOUR_MS)]
+    loads.append(report(Tier.LOAD, "hub", HUB, others, name="/lake", end=140, created_ms=LATER_MS - HOUR_MS))
+    audit.judged([each for number in range(HOURS) for each in way(number)] + loads)
+    other = TopicPartition("other", 0)
+    audit.judged([report(Tier.LOAD, "hub", other, {HOUR: FULL}, name="/raw", created_ms=LATER_MS)])
+
+
+def test_hours_with_remarks_are_judged_again_if_no_mirror_is_known_any_more() -> None:
+    views = MirroredTopic(cluster="east", topic="views", replica_topic="views")
+    foreign = {"marked_records": 0, "marked_sum": 0}
+    audit = Audit(replace(EXPECTED, mirrored=[views], routes=[]))
+    audit.judged(
+        [
+            report(
+                Tier.BROKER, "east", EAST, {HOUR: Amounts(columns=foreign)}, end=110, created_ms=LATER_MS - 2 * HOUR_MS
+            )
+        ]
+    )
+    more = {HOUR: Amounts(records=12, content=2_000, columns=foreign)}
+    late = report(Tier.BROKER, "east", EAST, more, end=112, created_ms=LATER_MS - HOUR_MS)
+    assert audit.judged([late]) == [Status.EXACT]
+    audit.expected = replace(audit.expected, mirrored=[])
+    assert audit.judged([]) == [Status.UNKNOWN]

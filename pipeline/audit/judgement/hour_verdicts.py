@@ -25,6 +25,8 @@ _TIER_ORDER = ("produced", "live", "mirrored", "replica", "consumed", "loaded", 
 
 FOLDED: Final = "a counter keeps the hour no longer apart; with all older hours stages are equal"
 """Words of a basis: verdicts that rest on it may change with any older hour."""
+JOINED: Final = "records counted one by one; with the neighbouring hours there are as many in all"
+"""Words of a basis: verdicts that rest on it may change with the hours beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,11 @@ class TopicHour:
     def is_folded(self) -> bool:
         """True if the verdict rests on older hours, too."""
         return any(FOLDED in text for text in self.rests_on)
+
+    @property
+    def is_joined(self) -> bool:
+        """True if the verdict rests on the hours beside it, too."""
+        return any(JOINED in text for text in self.rests_on)
 
 
 def stage_order(stage: Stage) -> tuple[int, str]:

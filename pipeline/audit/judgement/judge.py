@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Final
 
 import numpy as np
 
@@ -21,11 +22,14 @@ from pipeline.audit.judgement.watermarks import HoursLeft, watermarks_of
 from pipeline.audit.judgement.ways import Way, ways_of
 from pipeline.audit.judgement.words import Words
 from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.touched import Touched
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS, Counts
 
 DIFFERING = frozenset({Status.CHANGED, Status.EXTRA, Status.MISSING})
 """Statuses of differences that nothing explains."""
+MAX_JOINED: Final = 24
+"""Hours on either side of one that changed whose verdicts may rest on it. The one that changed shows what differs."""
 LETTERS: Mapping[Status, str] = {
     Status.EXACT: "e",
     Status.RECOMPRESSED: "r",
@@ -124,6 +128,7 @@ class Judge:
         folded_ms = self._ledger.folded_to_ms
         older = (topics for at_ms, topics in touched.hours.items() if at_ms < folded_ms)
         folded = self._with_sources(set().union(*older))
+        beside = self._joined_beside(touched)
         for hour_ms in hours:
             known = self._verdicts.get(hour_ms)
             if not known:
@@ -139,7 +144,7 @@ class Judge:
                 again |= known.topics() & folded
             elif hour_ms < folded_ms:
                 again |= {topic for topic in known.others.keys() & folded if known.others[topic].is_folded}
-            again |= self._left[hour_ms].unsettled
+            again |= self._left[hour_ms].unsettled | beside[hour_ms]
             if changes.witnesses or lacked != self._lacked:
                 again |= known.others.keys()
             for plain in known.unread():
@@ -161,6 +166,20 @@ class Judge:
                     self._ledger.differing_ms[topic] = min(known_ms, hour_ms)
             del self._verdicts[hour_ms]
             del self._left[hour_ms]
+
+    def _joined_beside(self, touched: Touched) -> Mapping[int, set[int]]:
+        """Return by hour the topics whose verdicts rest on hours beside them that have changed."""
+        found: dict[int, set[int]] = defaultdict(set)
+        for hour_ms, topics in touched.hours.items():
+            for step in (-HOUR_MS, HOUR_MS):
+                left = self._with_sources(topics)
+                for number in range(1, MAX_JOINED + 1):
+                    others = self._verdicts.get(hour_ms + number * step, HourVerdicts()).others
+                    left = {topic for topic in left & others.keys() if others[topic].is_joined}
+                    if not left:
+                        break
+                    found[hour_ms + number * step] |= left
+        return found
 
     def _with_sources(self, topics: set[int]) -> set[int]:
         """Return topics, and those of other names whose replicas they are."""

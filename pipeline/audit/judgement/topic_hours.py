@@ -14,6 +14,7 @@ from pipeline.audit.judgement.findings import findings_of
 from pipeline.audit.judgement.hour_cells import HourCells
 from pipeline.audit.judgement.hour_verdicts import (
     FOLDED,
+    JOINED,
     PlainTopics,
     Sums,
     TopicHour,
@@ -394,7 +395,7 @@ class _Basis:
         if Remark.FOLDED in told:
             found.append(f"{cluster}: {FOLDED}")
         if Remark.EDGE in told:
-            found.append(f"{cluster}: records counted one by one; with the neighbouring hours there are as many in all")
+            found.append(f"{cluster}: {JOINED}")
         if Remark.STAMPED in told:
             found.append(
                 f"{cluster}: brokers wrote their own timestamps (LogAppendTime) and checked the CRCs as they came"

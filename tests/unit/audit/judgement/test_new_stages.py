@@ -166,6 +166,41 @@ def test_a_member_of_a_group_that_began_in_what_was_counted_has_all_hours_judged
     assert audit.judged([overlap]) == [Status.UNKNOWN] * 2
 
 
+UNMARKED = {"marked_records": 0, "marked_sum": 0}
+ONE_BY_ONE = {**UNMARKED, "by_record": True, "has_sums": False}
+KEPT = {HOUR: Amounts(columns=UNMARKED), HOUR + HOUR_MS: Amounts(first=110, columns=UNMARKED)}
+
+
+def one_by_one(*records: int, first_hour: int = 0) -> dict[int, Amounts]:
+    """Rows of hours whose records were counted one by one."""
+    return {
+        HOUR + number * HOUR_MS: Amounts(records=count, content=0, columns=ONE_BY_ONE)
+        for number, count in enumerate(records, start=first_hour)
+    }
+
+
+@pytest.mark.parametrize("changed", ["producer", "group", "broker"])
+def test_an_hour_that_is_equal_with_its_neighbour_is_judged_again_with_it(changed: str) -> None:
+    audit = Audit(EXPECTED)
+    in_time, later = HOUR + 2 * HOUR_MS + GRACE_MS, HOUR + 5 * HOUR_MS
+    reports = [
+        report(Tier.BROKER, cluster, partition, KEPT, end=120, created_ms=in_time)
+        for cluster, partition in (("east", EAST), ("hub", HUB))
+    ]
+    tier = Tier.GROUP if changed == "group" else Tier.PRODUCER
+    name, end = ("g", 120) if changed == "group" else ("", None)
+    counter = {"name": name, "instance": "m1", "end": end, "counted_from": 100 if name else 0}
+    reports.append(report(tier, "east", EAST, one_by_one(8, 12), revision=2, created_ms=in_time, **counter))  # type: ignore[arg-type]
+    assert audit.judged(reports) == [Status.EXACT] * 2
+    if changed == "broker":
+        grown = {HOUR + HOUR_MS: Amounts(first=110, records=13, columns=UNMARKED)}
+        found = audit.judged([report(Tier.BROKER, "east", EAST, grown, end=123, created_ms=later)])
+    else:
+        grown = one_by_one(11, first_hour=1)
+        found = audit.judged([report(tier, "east", EAST, grown, revision=900, created_ms=later, **counter)])  # type: ignore[arg-type]
+    assert Status.EXACT not in found
+
+
 def test_an_hour_that_is_equal_with_all_older_ones_is_judged_again_with_each_of_them() -> None:
     audit = Audit(EXPECTED)
     produced = {HOUR + number * HOUR_MS: Amounts(first=100 + 10 * number, content=1_000) for number in range(3)}

@@ -13,7 +13,14 @@ from pipeline.audit.judgement.changes import changes_between
 from pipeline.audit.judgement.comparison import STATUSES
 from pipeline.audit.judgement.deleted_topics import kept
 from pipeline.audit.judgement.hour_cells import HourCells, compare_hour
-from pipeline.audit.judgement.hour_verdicts import HourVerdicts, PlainTopics, TopicHour, joined_verdict, stage_order
+from pipeline.audit.judgement.hour_verdicts import (
+    HourVerdicts,
+    PlainTopics,
+    TopicHour,
+    is_settled,
+    joined_verdict,
+    stage_order,
+)
 from pipeline.audit.judgement.leader_words import Timing
 from pipeline.audit.judgement.missing_words import MissingWord
 from pipeline.audit.judgement.topic_hours import judge_topics, judge_without_rows, plain_without_rows, stamp_of
@@ -175,7 +182,8 @@ class Judge:
                 left = self._with_sources(topics)
                 for number in range(1, MAX_JOINED + 1):
                     others = self._verdicts.get(hour_ms + number * step, HourVerdicts()).others
-                    left = {topic for topic in left & others.keys() if others[topic].is_joined}
+                    left = left & others.keys()
+                    left = {topic for topic in left if others[topic].is_joined or not is_settled(others[topic])}
                     if not left:
                         break
                     found[hour_ms + number * step] |= left

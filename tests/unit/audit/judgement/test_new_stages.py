@@ -201,6 +201,21 @@ def test_an_hour_that_is_equal_with_its_neighbour_is_judged_again_with_it(change
     assert Status.EXACT not in found
 
 
+def test_an_hour_that_is_equal_with_several_neighbours_is_judged_again_with_the_last_of_them() -> None:
+    """What is between them is not settled."""
+    audit = Audit(replace(EXPECTED, replica_cluster=None, mirrored=[], routes=[]))
+    kept = {HOUR: Amounts(columns=UNMARKED), HOUR + HOUR_MS: Amounts(first=110)}
+    read = {"name": "g", "instance": "m1", "revision": 2, "end": 140}
+    reports = [
+        report(Tier.BROKER, "east", EAST, kept, created_ms=HOUR + 2 * HOUR_MS),
+        report(Tier.GROUP, "east", EAST, one_by_one(10, 10, first_hour=2), created_ms=HOUR, **read),  # type: ignore[arg-type]
+    ]
+    assert audit.judged(reports)[:2] == [Status.EXACT, Status.UNKNOWN]
+    grown = {LAST: Amounts(records=8, first=130)}
+    found = audit.judged([report(Tier.BROKER, "east", EAST, grown, created_ms=HOUR + 4 * HOUR_MS)])
+    assert found[0] is not Status.EXACT
+
+
 def test_an_hour_that_is_equal_with_all_older_ones_is_judged_again_with_each_of_them() -> None:
     audit = Audit(EXPECTED)
     produced = {HOUR + number * HOUR_MS: Amounts(first=100 + 10 * number, content=1_000) for number in range(3)}

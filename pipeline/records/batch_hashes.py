@@ -33,7 +33,6 @@ from pipeline.records.raw_headers import RawHeaders
 HEADER: Final = np.dtype([(name, np.int64) for name in BatchHeader._fields])
 """Row of a table of headers: the fields of BatchHeader, widened, so that a table is made by one copy."""
 
-FIELDS: Final = len(BatchHeader._fields)
 HeaderTable = NDArray[np.void]
 Hashes = NDArray[np.uint64]
 
@@ -62,11 +61,7 @@ _WORD: Final = (1 << 64) - 1
 
 def header_table(headers: Sequence[BatchHeader]) -> HeaderTable:
     """Return the headers as a table of dtype HEADER, in the same order."""
-    return table_of_fields(list(chain.from_iterable(headers)))
-
-
-def table_of_fields(fields: Sequence[int]) -> HeaderTable:
-    """Return a table of headers, given as the fields of one after the other."""
+    fields = list(chain.from_iterable(headers))
     return np.fromiter(fields, np.int64, len(fields)).view(HEADER)
 
 

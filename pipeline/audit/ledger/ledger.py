@@ -360,7 +360,7 @@ class Ledger:
         void = series.claims.are_void(keys, epochs, ends)
         series.positions.reached(keys[~void], ends[~void], epochs[~void], report.created_ms)
         begun = series.positions.take(keys, positions, self.processes.number(report.process), report.created_ms)
-        # Hours that were read back, and found to be gone, have no rows. Of mirrors it does not matter where they begin.
+        # An hour whose files are gone has no row that would tell. Where a mirror begins to count does not matter.
         again = {Tier.STORED: keys, Tier.MIRROR: keys[:0]}.get(series.key.tier, begun)
         self.touched.topics.update(topics_of_cells(cells_of(again)).tolist())
 

@@ -20,6 +20,6 @@ def publish(rows: list[Row], options: Options) -> None:
     pairs = options.rounds_or(counting.PAIRS)
     write_part(
         "audit",
-        f"Measured on {machine()}; {pairs} pairs of runs in each row of counting, {options.scale:.0%} of records. "
+        f"Measured on {machine()}; {pairs} pairs of runs in each row of counting, {options.scale:.0%} of records.\n\n"
         f"{markdown(rows)}",
     )

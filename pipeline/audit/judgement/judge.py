@@ -1,8 +1,15 @@
-"""The judge of the audit: keeps verdicts, and judges again what changed. Pure."""
+"""The judge of the audit: keeps verdicts, and judges again what changed. Pure.
+
+Invariants:
+A. What is known to bear on a verdict has it judged again at once.
+B. Whatever is not: each hour is judged anew, as a new judge would, within `ANEW_MS`. A few at each judgement, in turn,
+   so that a month costs little.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
 from typing import Final
 
@@ -35,6 +42,8 @@ from pipeline.records.tally import HOUR_MS, Counts
 
 DIFFERING = frozenset({Status.CHANGED, Status.EXTRA, Status.MISSING})
 """Statuses of differences that nothing explains."""
+ANEW_MS: Final = 600_000
+"""Time within which each hour is judged anew, though nothing is known to have changed."""
 MAX_JOINED: Final = 24
 """Hours on either side of one that changed whose verdicts may rest on it. The one that changed shows what differs."""
 LETTERS: Mapping[Status, str] = {
@@ -76,6 +85,10 @@ class Judge:
         self._left: dict[int, HoursLeft] = {}
         self._first_ms: dict[int, int] = {}
         """By topic: its first hour."""
+        self._turn: dict[int, None] = {}
+        """Hours with verdicts: those that were judged anew longest ago come first."""
+        self._judged_ms: int | None = None
+        """Time of the judgement before."""
         self._expectations: Expectations | None = None
         self._ways: Sequence[Way] = ()
         self._ways_of: object = None
@@ -98,7 +111,7 @@ class Judge:
         )
         ways = self._ways_now(expectations)
         words = [Words(self._ledger, way, expectations, timing) for way in ways]
-        self._judge_hours(words, expectations)
+        self._judge_hours(words, expectations, self._hours_in_turn(now_ms))
         watermarks = watermarks_of(self._ledger, words, self._first_ms, self._left)
         return Judgement(self._ledger, words, dict(self._verdicts), watermarks, now_ms)
 
@@ -117,7 +130,13 @@ class Judge:
             self._sources = _renamed(self._ways)
         return self._ways
 
-    def _judge_hours(self, words: Sequence[Words], expectations: Expectations) -> None:
+    def _hours_in_turn(self, now_ms: int) -> set[int]:
+        """Return the hours that are to be judged anew (invariant B): more if the judgement before was long ago."""
+        passed_ms = 0 if self._judged_ms is None else min(max(0, now_ms - self._judged_ms), ANEW_MS)
+        self._judged_ms = now_ms
+        return set(islice(self._turn, -(-len(self._turn) * passed_ms // ANEW_MS)))
+
+    def _judge_hours(self, words: Sequence[Words], expectations: Expectations, in_turn: set[int]) -> None:
         touched = self._ledger.take_touched()
         changes = changes_between(self._expectations, expectations)
         self._expectations = expectations
@@ -137,7 +156,7 @@ class Judge:
         folded = self._with_sources(set().union(*older))
         beside = self._joined_beside(touched)
         for hour_ms in hours:
-            known = self._verdicts.get(hour_ms)
+            known = None if hour_ms in in_turn else self._verdicts.get(hour_ms)
             if not known:
                 self._judge_hour(words, hour_ms, None)
                 continue
@@ -173,6 +192,7 @@ class Judge:
                     self._ledger.differing_ms[topic] = min(known_ms, hour_ms)
             del self._verdicts[hour_ms]
             del self._left[hour_ms]
+            self._turn.pop(hour_ms, None)
 
     def _joined_beside(self, touched: Touched) -> Mapping[int, set[int]]:
         """Return by hour the topics whose verdicts rest on hours beside them that have changed."""
@@ -225,7 +245,12 @@ class Judge:
                 for topic in lacking.difference(*(group.topics.tolist() for group in found)):
                     parts[topic][way] = judge_without_rows(each, topic, hour_ms)
         before = self._before.get(hour_ms, HourVerdicts())
-        known = self._verdicts.get(hour_ms, HourVerdicts()).without(every if topics is None else topics)
+        if topics is None:
+            known = HourVerdicts()
+            self._turn.pop(hour_ms, None)
+            self._turn[hour_ms] = None
+        else:
+            known = self._verdicts.get(hour_ms, HourVerdicts()).without(topics)
         verdicts = _joined(words, hour_ms, known, plain, parts)
         if parts:
             judged = {topic: kept(before.get(topic), verdicts.others[topic]) for topic in parts}

@@ -1,11 +1,13 @@
 """Hosts for Ansible: roots that boot systemd, with sshd, in network namespaces on one bridge. Needs root."""
 
+import fcntl
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 PLAYBOOKS = ROOT / "deploy" / "ansible"
 NETWORK = "10.211.77"
 BRIDGE = "pipeline-test"
+LOCK = Path(tempfile.gettempdir()) / "pipeline-test-bridge.lock"
+"""Held by the test whose hosts have the bridge, the addresses and the names: there is one of each on a machine."""
 PLAY_TIMEOUT_S = 900.0
 
 
@@ -91,6 +95,7 @@ class AnsibleHosts:
 def ansible_hosts(directory: Path, base: DebianRoot, names: list[str]) -> Iterator[AnsibleHosts]:
     """Boot hosts above a root that no longer changes; the addresses are those of `address_of`."""
     with ExitStack() as stack:
+        fcntl.flock(stack.enter_context(LOCK.open("w")), fcntl.LOCK_EX)
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / "key")
         _run("ip", "link", "add", BRIDGE, "type", "bridge")
         stack.callback(_run, "ip", "link", "delete", BRIDGE)

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -18,7 +18,7 @@ from pipeline.client.producer.producer import open_producer
 from pipeline.coordination.embedded import ServerProtection, ZooKeeperProcess
 from pipeline.coordination.zookeeper import ZooKeeper, open_zookeeper
 from pipeline.coordination.zookeeper_security import OPEN_ZOOKEEPER, ZooKeeperSecurity
-from pipeline.errors import CoordinationRefusedError
+from pipeline.errors import CoordinationRefusedError, NoNodeError
 from tests.support.brokers import Brokers, clock, replicated_cluster
 from tests.support.secured_zookeeper import BROKER, PASSWORD, USERS, acl_of, encrypted, protected, tls_settings
 from tests.support.zookeeper_backups import back_up, restore
@@ -63,6 +63,15 @@ async def restarted(brokers: Brokers) -> None:
         await brokers.start(broker)
         for partition in range(2):
             await brokers.wait_for_isr("t", 2, partition)
+
+
+async def acl_once_there(client: ZooKeeper, path: str) -> dict[str, int]:
+    """Return the permissions of a znode; a broker whose session has just expired registers again."""
+    with trio.fail_after(60):
+        while True:
+            with suppress(NoNodeError):
+                return await acl_of(client, path)
+            await trio.sleep(0.05)
 
 
 async def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -165,4 +174,4 @@ async def test_brokers_with_acls_follow_a_zookeeper_that_came_back_older(tmp_pat
         )
         async with site.open() as client:
             for path in ("/brokers/ids/1", "/brokers/topics/t/partitions/0/state", "/controller"):
-                assert await acl_of(client, path) == READABLE
+                assert await acl_once_there(client, path) == READABLE

@@ -5,8 +5,9 @@ A. A broker's life signs vouch for the topics that it has. So they say nothing a
    was deleted before its counts were reported: hours that ended later than the topic was last known are UNKNOWN.
 B. A topic was last known when its cluster listed it, or when a counter of a broker reported it. What was appended
    before that is reported `REPORTED_WITHIN_MS` later.
-C. The verdict on an hour of a topic whose name was given to another one holds if it rested on all parties, and nothing
-   was counted of the hour since. Replicas are left out: their route is that of the new topic.
+C. The verdict on an hour of a topic whose name was given to another one holds if it rested on all parties, nothing was
+   counted of the hour since, and nothing differs that had not: another cluster may have the topic, too. Counts of
+   replicas are left out: their route is that of the new topic.
 """
 
 from dataclasses import replace
@@ -76,7 +77,8 @@ def kept(before: TopicHour | None, now: TopicHour) -> TopicHour:
         return now
     names = [witness.name for witness in now.missing]
     is_deletion_alone = bool(names) and all(_DELETED in name for name in names)
-    if not is_deletion_alone or _without_replicas(before) != _without_replicas(now):
+    is_new = any(finding not in before.findings for finding in now.findings)  # of another cluster with this topic
+    if not is_deletion_alone or is_new or _without_replicas(before) != _without_replicas(now):
         return now
     notes = (f"{name}: later; the hour was closed before" for name in names)
     return replace(before, rests_on=tuple(dict.fromkeys((*before.rests_on, *notes))))

@@ -12,6 +12,7 @@ from pipeline.audit.judgement.judge import Judge
 from pipeline.audit.judgement.verdicts import AuditedHour, Expectations, Route, Status
 from pipeline.audit.ledger.ledger import Ledger
 from pipeline.audit.ledger.limits import LedgerLimits
+from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import (
     EAST,
@@ -46,7 +47,7 @@ class Audit:
     def first_hour(self, reports: Sequence[CountReport], now_ms: int, **changes: Any) -> AuditedHour:
         for one in reports:
             self.ledger.apply(one)
-        expected: Expectations = replace(EXPECTED, read_to_ms={"east": now_ms, "hub": now_ms}, **changes)
+        expected: Expectations = replace(EXPECTED, read_to_ms=dict.fromkeys(("east", "west", "hub"), now_ms), **changes)
         return self.judge.judge(expected, now_ms).hours()[0]
 
 
@@ -141,6 +142,36 @@ def test_an_audit_that_never_saw_the_topic_goes_by_the_last_report_of_its_broker
 def test_a_topic_that_is_newer_than_the_list_of_topics_is_not_deleted() -> None:
     changes = {**deleted(None), "partitions": {("hub", "clicks"): 4}}
     assert Audit().first_hour(old_topic(), NOW_MS, **changes).status is Status.EXACT
+
+
+def test_a_difference_of_another_cluster_that_has_the_topic_is_not_hidden_by_the_verdict_before() -> None:
+    replica = TopicPartition("west.clicks", 0)
+    of_west = Route(cluster="west", source=EAST, replica=replica)
+    changes = {
+        "live_clusters": ["east", "west"],
+        "partitions": {("east", "clicks"): 1, ("west", "clicks"): 1, ("hub", "clicks"): 4, ("hub", "west.clicks"): 1},
+        "mirrored": [],
+        "routes": [*ROUTES, of_west],
+    }
+
+    def west(created_ms: int, kept: Amounts, **options: Any) -> list[CountReport]:
+        sign = report(Tier.BROKER, "west", EAST, {}, created_ms=created_ms, has_position=False)
+        of_replica = report(Tier.BROKER, "hub", replica, {HOUR: kept}, created_ms=created_ms, **options)
+        return [replace(sign, topics=[]), of_replica]
+
+    audit, foreign = Audit(), {"marked_records": 0, "marked_sum": 0}
+    whole = Amounts(columns=foreign)
+    live = report(Tier.BROKER, "west", EAST, {HOUR: whole}, created_ms=SETTLED_MS)
+    first = [*old_topic(), live, *west(NOW_MS, whole)]
+    routes = [replace(ROUTES[0], topic_id="old"), of_west]
+    assert audit.first_hour(first, NOW_MS, **{**changes, "routes": routes}).status is Status.EXACT
+    assert audit.first_hour([*new_topic(), *west(LATE_MS, whole)], LATE_MS, **changes).status is Status.EXACT
+    lost = west(LATE_MS + 1, Amounts(records=5, content=600, columns=foreign), claims=[(1, 105)], epoch=1, end=105)
+    hour = audit.first_hour(lost, LATE_MS + 1, **changes)
+    assert hour.status is Status.UNKNOWN
+    assert [(finding.cluster, finding.status, finding.records) for finding in hour.findings] == [
+        ("west", Status.PENDING, 5)
+    ]
 
 
 def test_a_verdict_that_is_unknown_for_no_witness_replaces_the_one_before() -> None:

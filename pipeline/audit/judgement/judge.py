@@ -143,7 +143,9 @@ class Judge:
         self._before = dict(self._verdicts)
         lacked = [each.lacked_by_all() for each in words]
         hours = self._ledger.hours()
-        self._forget(self._verdicts.keys() - set(hours))
+        there = set(hours)
+        self._forget(self._verdicts.keys() - there)
+        self._turn = {hour_ms: None for hour_ms in self._turn if hour_ms in there}
         if changes.everything:
             self._verdicts.clear()
             self._left.clear()
@@ -192,7 +194,6 @@ class Judge:
                     self._ledger.differing_ms[topic] = min(known_ms, hour_ms)
             del self._verdicts[hour_ms]
             del self._left[hour_ms]
-            self._turn.pop(hour_ms, None)
 
     def _joined_beside(self, touched: Touched) -> Mapping[int, set[int]]:
         """Return by hour the topics whose verdicts rest on hours beside them that have changed."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,6 +13,7 @@ from pipeline.audit.events.tiers import Tier
 from pipeline.audit.judgement.judge import ANEW_MS, DIFFERING, Judge, Judgement
 from pipeline.audit.judgement.verdicts import Expectations, MirroredTopic, Route, Witness
 from pipeline.audit.ledger.ledger import Ledger
+from pipeline.audit.ledger.limits import LedgerLimits
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS
 from tests.support.audited_way import EXPECTED, GRACE_MS, HOUR, Amounts, report, signs
@@ -93,7 +95,7 @@ def any_expectations(random: Random, known: Expectations) -> Expectations:
     return random.choice(changes)()
 
 
-def whole_way(topic: str) -> list[CountReport]:
+def whole_way(topic: str, hours: range = range(HOURS)) -> list[CountReport]:
     """Reports on which all hours are exact."""
     return [
         report(
@@ -107,7 +109,7 @@ def whole_way(topic: str) -> list[CountReport]:
             created_ms=HOUR + (number + 1) * HOUR_MS + GRACE_MS // 2,
         )
         for tier, cluster, partition, names, instances in SOURCES[:3]
-        for number in range(HOURS)
+        for number in hours
     ]
 
 
@@ -179,3 +181,20 @@ def test_hours_are_judged_anew_in_turn_and_all_of_them_within_ten_minutes() -> N
     assert differing[0] == 0
     assert differing == sorted(differing)
     assert differing[-1] == HOURS
+
+
+def test_hours_that_were_forgotten_after_a_judgement_that_failed_take_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(LedgerLimits(hours=2), settle_ms=GRACE_MS)
+    ledger.apply_all([*whole_way("clicks", range(2)), *signs(LATER_MS + ANEW_MS)])
+    judge = new_judge(ledger)
+    judge.judge(ALL, LATER_MS)
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(Judge, "_judge_hour", Mock(side_effect=MemoryError))
+        judge.judge(replace(ALL, described=frozenset(["hub"])), LATER_MS)
+    ledger.apply_all(whole_way("clicks", range(2, 4)))
+    judge.judge(ALL, LATER_MS)
+    more = {HOUR + number * HOUR_MS: Amounts(first=100 + 10 * number, records=12) for number in (2, 3)}
+    ledger.apply(report(Tier.BROKER, "east", TopicPartition("clicks", 0), more, created_ms=LATER_MS))
+    ledger.take_touched()
+    judged = [judge.judge(ALL, LATER_MS + minutes * ANEW_MS // 10) for minutes in range(11)][-1]
+    assert told(judged) == told(new_judge(ledger).judge(ALL, LATER_MS + ANEW_MS))
